@@ -1,0 +1,121 @@
+"""What a peer leaves in its run folder: the journal (events with effects), one JSON line per round, the status.
+
+Bounded: the journal keeps two files of at most ``JOURNAL_BYTES`` each; status is replaced whole. Decides nothing. A
+failing disk is said once and training goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import os
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from p2ptrain.core import events as ev
+from p2ptrain.core.types import RoundResult
+
+logger = logging.getLogger("p2ptrain")
+
+JOURNAL_BYTES = 32 << 20
+TEXT_MAX = 2_000
+
+
+class LineFile:
+    """Appends JSON lines; rotates to ``NAME.1`` at ``limit_bytes``; a disk error is said once, then lines are dropped."""
+
+    def __init__(self, path: Path, limit_bytes: int = JOURNAL_BYTES) -> None:
+        self._path = path
+        self._limit = limit_bytes
+        self._file: IO[str] | None = None
+        self._size = 0
+        self._failed = False
+
+    def write(self, value: dict[str, Any]) -> None:
+        line = json.dumps(value, separators=(",", ":"), default=str) + "\n"
+        try:
+            if self._file is None:
+                self._open()
+            assert self._file is not None
+            if self._size + len(line) > self._limit:
+                self._file.close()
+                os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+                self._open()
+            self._file.write(line)
+            self._file.flush()
+            self._size += len(line)
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                logger.error("%s cannot be written (%s): goes on without it", self._path, error.strerror)
+            self._failed = True
+            self._file = None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> None:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = os.fdopen(descriptor, "a", encoding="utf-8")
+        self._size = self._path.stat().st_size
+
+
+class Journal:
+    """One line per event with its effects, in short: enough for ``story`` and for finding what led to what."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = LineFile(path)
+
+    def write(self, event: ev.Event, effects: list[ev.Effect], now: float) -> None:
+        """Ticks without effects are left out."""
+        if isinstance(event, ev.Ticked) and not effects:
+            return
+        line = {"t": time.time(), "m": round(now, 6), "event": _text(event), "effects": [_text(e) for e in effects]}
+        self._lines.write(line)
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+def result_line(result: RoundResult, lag_s: float) -> dict[str, Any]:
+    """A round's result as one JSON object (times in seconds, sizes in bytes)."""
+    values = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
+    values["ballot"] = list(result.ballot)
+    values["contributions"] = dict(result.contributions)
+    values["left_out"] = [{"peer": left.peer, "reason": left.reason} for left in result.left_out]
+    values["loss"] = None if math.isnan(result.loss) else result.loss
+    values["share"] = result.share
+    values["loop_lag_s"] = round(lag_s, 4)
+    values["time"] = time.time()
+    return values
+
+
+def _text(value: object) -> str:
+    """Class name and fields, bytes in short hex, cut to a bounded length."""
+    return _short(value)[:TEXT_MAX]
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.hex()[:16]
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return "/".join(_short(item) for item in value)
+    if isinstance(value, tuple):
+        if len(value) > 8 and all(isinstance(item, int) for item in value):
+            return f"({len(value)} from {value[0]} to {value[-1]})"
+        return "(" + ",".join(_short(item) for item in value) + ")"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = ",".join(
+            f"{f.name}={_short(getattr(value, f.name))}"
+            for f in dataclasses.fields(value)
+            if f.name not in ("signature", "public_key")
+        )
+        return f"{type(value).__name__}({inner})"
+    return str(value)

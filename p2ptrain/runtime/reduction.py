@@ -1,0 +1,193 @@
+"""One part being reduced here: contributions in, average out, chunk by chunk.
+
+Decides the order of the sum (by position in ``Begin.bundles``, so that the same contributions give the same bits) and
+when a chunk is done. Does not talk to the network: ``exchange`` feeds it and sends what it yields.
+
+    chunk 0: a b c d -> sum, encode, hash -> frame 0 (sent while chunk 1 still comes in)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+import torch
+
+from p2ptrain.codec.base import Codec
+from p2ptrain.codec.digest import PartHasher
+from p2ptrain.codec.exact import norm_sq_int
+from p2ptrain.codec.feedback import Residuals
+from p2ptrain.codec.reduce import is_finite, norm_sq
+from p2ptrain.codec.sizes import chunk_ranges
+from p2ptrain.core.messages import Begin
+from p2ptrain.core.types import PartDone, PartOrder
+from p2ptrain.errors import ProtocolError
+from p2ptrain.wire import bulk
+
+
+@dataclass
+class _Chunk:
+    start: int
+    stop: int
+    payloads: dict[int, memoryview | torch.Tensor] = field(default_factory=dict)
+
+
+class Refused(Exception):
+    """A contribution that cannot be counted. ``position``: which bundle."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(reason)
+        self.position = position
+        self.reason = reason
+
+
+class Reduction:
+    """State of one (begin, part) at its reducer; lives in the loop, computes in ``pool``.
+
+    ``frames`` grows in order of chunk; ``changed`` is set anew whenever it does, when ``done`` or when ``ended``.
+    """
+
+    def __init__(self, begin: Begin, order: PartOrder, codec: Codec, residuals: Residuals, pool: Executor) -> None:
+        self.begin = begin
+        self.order = order
+        self.codec = codec
+        self.residuals = residuals
+        self.pool = pool
+        self.chunks = [_Chunk(a, b) for a, b in chunk_ranges(order.start, order.stop, codec.chunk_values)]
+        self.frames: list[bytes] = []
+        self.done: PartDone | None = None
+        self.end_frame = b""
+        self.ended = ""
+        self.changed = asyncio.Event()
+        self.heard: dict[int, float] = dict.fromkeys(order.bundles, time.monotonic())
+        self.hasher = PartHasher(codec.name, begin.fence.stage, order.start, order.stop)
+        self.norm: float | int = 0 if codec.name == "exact" else 0.0
+        self.total_weight = sum(begin.bundles[p].weight for p in order.bundles)
+        self._reducing = False
+
+    def missing(self) -> list[int]:
+        """Positions of bundles that have not arrived whole."""
+        return [p for p in self.order.bundles if any(p not in chunk.payloads for chunk in self.chunks[len(self.frames) :])]
+
+    def add_own(self, position: int, flat: torch.Tensor) -> None:
+        """One's own bundle: uncompressed, all chunks at once."""
+        for chunk in self.chunks:
+            chunk.payloads[position] = flat[chunk.start : chunk.stop]
+
+    def add(self, position: int, index: int, payload: memoryview) -> None:
+        """A contribution's chunk as it arrived. Raises ProtocolError for one that does not belong here."""
+        if position not in self.heard or not 0 <= index < len(self.chunks):
+            raise ProtocolError(f"contribution {position} chunk {index} is not part of this exchange")
+        chunk = self.chunks[index]
+        if position in chunk.payloads:
+            raise ProtocolError(f"contribution {position} chunk {index} came twice")
+        chunk.payloads[position] = payload
+        self.heard[position] = time.monotonic()
+
+    async def advance(self) -> None:
+        """Reduce every chunk that is complete, in order. Raises Refused (not finite), ProtocolError (malformed)."""
+        if self._reducing:
+            return
+        self._reducing = True
+        try:
+            loop = asyncio.get_running_loop()
+            while not self.ended and len(self.frames) < len(self.chunks):
+                chunk = self.chunks[len(self.frames)]
+                if len(chunk.payloads) < len(self.order.bundles):
+                    return
+                frame, norm = await loop.run_in_executor(self.pool, self._reduce, len(self.frames), chunk)
+                chunk.payloads.clear()
+                self.norm += norm
+                self.frames.append(frame)
+                self._notify()
+            if not self.ended and self.done is None:
+                self._finish()
+        finally:
+            self._reducing = False
+
+    def stop(self, reason: str) -> None:
+        """No more will come of this (unless it is done, then it can still be served)."""
+        if self.done is None:
+            self.ended = reason
+        self._notify()
+
+    # --- helpers ---------------------------------------------------------------------------------------------------
+
+    def _reduce(self, index: int, chunk: _Chunk) -> tuple[bytes, float | int]:
+        """In the pool: sum in order, encode, hash. All use the decoded bytes, so the norm is of those."""
+        size = chunk.stop - chunk.start
+        acc = torch.empty(size, dtype=self.codec.dtype)
+        if not self.order.bundles:
+            acc.zero_()
+        exact = self.codec.name == "exact"
+        for n, position in enumerate(self.order.bundles):
+            payload = chunk.payloads[position]
+            weight = self.begin.bundles[position].weight
+            share = float(weight) if exact else weight / self.total_weight
+            if isinstance(payload, torch.Tensor):
+                if exact:
+                    acc.copy_(payload) if n == 0 else acc.add_(payload)
+                else:
+                    torch.mul(payload, share, out=acc) if n == 0 else acc.add_(payload, alpha=share)
+            else:
+                self.codec.accumulate(payload, acc, share, first=n == 0)
+        if not exact and not is_finite(acc):
+            raise self._culprit(chunk, size)
+        nbytes = self.codec.encoded_bytes(size)
+        header = bulk.pack_frame_header(
+            nbytes, chunk=index, bundle=-1, weight=self.total_weight, offset=chunk.start - self.order.start, values=size
+        )
+        fence, part = self.begin.fence, (self.order.start, self.order.stop)
+        if exact:
+            frame = exact_frame(self.codec, acc, header, index, -1, self.total_weight, chunk.start - self.order.start)
+        else:
+            frame = self.residuals.stage_reducer(fence.round, self.begin.attempt, part, chunk.start, acc, header)
+        payload_view = memoryview(frame)[bulk.FRAME_HEADER_BYTES :]
+        self.hasher.update(payload_view)
+        if exact:
+            return frame, norm_sq_int(acc)
+        if not self.codec.lossless:
+            self.codec.decode_into(payload_view, acc)
+        return frame, norm_sq(acc)
+
+    def _culprit(self, chunk: _Chunk, size: int) -> Refused:
+        for position in self.order.bundles:
+            payload = chunk.payloads[position]
+            values = payload if isinstance(payload, torch.Tensor) else self.codec.decode(payload, size)
+            if not is_finite(values):
+                return Refused(position, "gradient not finite")
+        return Refused(self.order.bundles[-1], "sum not finite")
+
+    def _finish(self) -> None:
+        counted = tuple(sorted(i for p in self.order.bundles for i in self.begin.bundles[p].ids))
+        digest = self.hasher.digest()
+        nbytes = sum(len(frame) for frame in self.frames)
+        order = self.order
+        self.done = PartDone(order.index, order.start, order.stop, digest, counted, self.norm, nbytes)
+        self.residuals.seal_reducer(self.begin.fence.round, self.begin.attempt, (order.start, order.stop), digest)
+        self.end_frame = bulk.pack_end(bulk.PartEnd(digest, self.norm, counted))
+        self._notify()
+
+    def _notify(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+def exact_frame(
+    codec: Codec, values: torch.Tensor, header: bytes, chunk: int, bundle: int, weight: int, offset: int
+) -> bytes:
+    """A frame of the exact codec, whose payload size is known only after encoding: the header is written last."""
+    frame = codec.encode(values, header)
+    size = len(frame) - bulk.FRAME_HEADER_BYTES
+    fitting = bulk.pack_frame_header(
+        size, chunk=chunk, bundle=bundle, weight=weight, offset=offset, values=values.numel()
+    )
+    return fitting + frame[bulk.FRAME_HEADER_BYTES :]
+
+
+def frames_payload(frames: Sequence[bytes]) -> int:
+    """Payload bytes of frames."""
+    return sum(len(frame) - bulk.FRAME_HEADER_BYTES for frame in frames)
