@@ -173,7 +173,7 @@ class Network:
 
         session, hooks = self.session, self.session.hooks
         assert session.manifest is not None and self.transport is not None
-        node = make_node(session.manifest, self._info)
+        node = make_node(session.manifest, self._info, session.knobs)
         self.driver = driver = Driver(node, self.transport, session.identity, __version__, self._info)
         driver.before.extend(hooks.before)
         driver.after.append(lambda event, effects: self._journal.write(event, effects, node.desk.now))

@@ -23,7 +23,7 @@ from p2ptrain import __version__
 from p2ptrain.config import Manifest, PeerSettings, RunFolder, save_manifest
 from p2ptrain.core import events as ev
 from p2ptrain.core.node import Node
-from p2ptrain.core.types import PeerInfo, RoundResult
+from p2ptrain.core.types import Knobs, PeerInfo, RoundResult
 from p2ptrain.data import corpus_by_name
 from p2ptrain.data.corpus import Corpus
 from p2ptrain.errors import AdmissionError, ConfigError, P2PTrainError, TrainingError
@@ -89,6 +89,7 @@ class Session:
         self.hooks = hooks or Hooks()
         self.founds = manifest is not None and corpus is not None and not invite.addresses
         self.life = next_life(folder)
+        self.knobs: Knobs | None = None  # None: the defaults
         self.losses: list[tuple[int, float]] = []
         self.network = Network(self, revoked)
         self._ready = threading.Event()
@@ -242,9 +243,9 @@ class Session:
         self.network.fail("TrainingError", error.text)
 
 
-def make_node(manifest: Manifest, info: PeerInfo) -> Node:
+def make_node(manifest: Manifest, info: PeerInfo, knobs: Knobs | None = None) -> Node:
     """The production node of a manifest."""
-    return Node(manifest_spec(manifest), info, random.Random(f"{info.peer}/{info.life}"))
+    return Node(manifest_spec(manifest, knobs), info, random.Random(f"{info.peer}/{info.life}"))
 
 
 def check_trust(manifest: Manifest, settings: PeerSettings) -> None:

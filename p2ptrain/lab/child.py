@@ -1,0 +1,216 @@
+"""The main function of one peer process of a ``lab.processes.Swarm``: a real ``Session``, with facts told by a pipe.
+
+Decides nothing about the swarm. It can be told to hold still at a named point of the protocol (``hold``), where the
+parent then kills, stops or releases it: tests wait for the point itself, never for a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from p2ptrain.core import events as ev
+from p2ptrain.core import messages as msg
+
+HOLD_S = 120.0
+
+
+def sends(kind: type[msg.Message]) -> Callable[[ev.Event, list[ev.Effect]], bool]:
+    return lambda event, effects: any(isinstance(e, ev.Send) and isinstance(e.message, kind) for e in effects)
+
+
+def gives(kind: type[ev.Effect]) -> Callable[[ev.Event, list[ev.Effect]], bool]:
+    return lambda event, effects: any(isinstance(e, kind) for e in effects)
+
+
+def hears(kind: type[ev.Event]) -> Callable[[ev.Event, list[ev.Effect]], bool]:
+    return lambda event, effects: isinstance(event, kind)
+
+
+PHASES: dict[str, Callable[[ev.Event, list[ev.Effect]], bool]] = {
+    "filling": hears(ev.MicrobatchDone),
+    "filled": hears(ev.BundleDone),
+    "beginning": sends(msg.Begin),
+    "exchanging": gives(ev.Exchange),
+    "reduced": hears(ev.PartHeld),
+    "proposing": sends(msg.Propose),
+    "accepting": sends(msg.Accept),
+    "deciding": gives(ev.Apply),
+    "applied": hears(ev.Applied),
+    "pulling": gives(ev.PullChunk),
+    "pulled": hears(ev.ChunkPulled),
+    "loading": gives(ev.LoadState),
+    "donating": hears(ev.SnapshotPinned),
+}
+"""Points at which a peer can be held. ``before`` its effects are carried out unless ``after`` is asked for."""
+
+
+class Child:
+    """One peer's pipe to the process that started it."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.session: Any = None
+        self._lock = threading.Lock()
+        self._hold: dict[str, Any] | None = None
+        self._go = threading.Event()
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """A fact, with the monotonic time (one clock for all processes of a machine)."""
+        try:
+            with self._lock:
+                self.pipe.send({"ev": kind, "t": time.monotonic(), **fields})
+        except OSError:
+            os._exit(9)  # the parent is gone
+
+    def listen(self) -> None:
+        """Commands, until the parent is gone: then this process ends too."""
+        while True:
+            try:
+                command = self.pipe.recv()
+            except (EOFError, OSError):
+                os._exit(9)
+            name = command.pop("do")
+            if name == "leave":
+                self.session.leave(command.get("reason", "asked by the lab"))
+            elif name == "hold":
+                self._hold = command
+            elif name == "go":
+                self._hold = None
+                self._go.set()
+            elif name == "invite":
+                self.tell("invite", text=self.session.fresh_invite())
+            elif name == "status":
+                self.session.network._call_soon(self._tell_status)
+            elif name == "corrupt":
+                self._corrupt(command["index"])
+
+    def watch(self, when: str) -> Callable[[ev.Event, list[ev.Effect]], None]:
+        """A driver's watcher: hold still (the loop with it) where it was asked for."""
+
+        def watcher(event: ev.Event, effects: list[ev.Effect]) -> None:
+            hold = self._hold
+            if hold is None or hold.get("when", "before") != when or not PHASES[hold["phase"]](event, effects):
+                return
+            round = self.session.network.rounds_done
+            if round < hold.get("from_round", 0):
+                return
+            self._hold = None
+            self._go.clear()
+            self.tell("held", phase=hold["phase"], round=round)
+            self._go.wait(HOLD_S)
+
+        return watcher
+
+    def _tell_status(self) -> None:
+        from p2ptrain.runtime.status import status_of
+
+        self.tell("status", status=status_of(self.session.network))
+
+    def _corrupt(self, index: int) -> None:
+        """Flip one bit of the model's state, in the training thread."""
+        import torch
+
+        trainer = self.session.network.outfit.trainer
+
+        def flip(layers: Any) -> None:
+            with torch.no_grad():
+                view = trainer.stage.parameters[index : index + 1].view(torch.int32)
+                view.bitwise_xor_(torch.tensor([1 << 20], dtype=torch.int32))
+
+        trainer.ask(flip)
+        self.tell("corrupted", index=index)
+
+
+def peer_main(pipe: Connection, options: dict[str, Any]) -> None:
+    """Entry point of the process. ``options``: see ``processes.Swarm.start``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log = open(options["log"], "a", buffering=1)  # noqa: SIM115 (it lives as long as the process)
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    child = Child(pipe)
+    try:
+        session = _session(child, options)
+    except Exception as error:
+        child.tell("failed", error=type(error).__name__, text=str(error))
+        os._exit(getattr(error, "exit_code", 1))
+    child.session = session
+    threading.Thread(target=child.listen, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: session.leave("SIGTERM"))
+    try:
+        ending = session.run()
+        node = session.network.driver.node if session.network.driver else None
+        child.tell(
+            "ended", error=ending.error, text=ending.text, rounds=ending.rounds,
+            digest=node.stage.chain.hex() if node else "", losses=session.losses,
+        )
+        code = 0
+    except Exception as error:
+        logging.getLogger("p2ptrain").exception("the session failed")
+        child.tell("failed", error=type(error).__name__, text=str(error))
+        code = getattr(error, "exit_code", 1)
+    log.flush()
+    os._exit(code)
+
+
+def _session(child: Child, options: dict[str, Any]) -> Any:
+    from p2ptrain.config import Manifest, PeerSettings, open_run_folder
+    from p2ptrain.net.invite import parse_invite
+    from p2ptrain.runtime.session import Hooks, Session
+
+    folder = open_run_folder(Path(options["folder"]))
+    settings = PeerSettings.from_flags(now_s=time.time(), **options["settings"])
+    hooks = Hooks(
+        ready=lambda s: child.tell("ready", peer=s.identity.peer, life=s.life, invite=s.fresh_invite(), pid=os.getpid()),
+        before=[child.watch("before")],
+        after=[child.watch("after"), lambda event, effects: _facts(child, event, effects)],
+        on_result=[lambda r: child.tell("round", **_round(r))],
+        on_loss=[lambda round, loss: child.tell("loss", round=round, loss=loss)],
+        on_say=[lambda s: child.tell("say", level=s.level, key=s.key, text=s.text, round=s.round)],
+        extra_wait_s=options.get("extra_wait_s", 0.0),
+    )
+    for setup in options.get("setups", ()):
+        setup(child, hooks)
+    if options["invite"] is None:
+        session = Session.found(Manifest.from_bytes(options["manifest"]), folder, settings, hooks)
+    else:
+        session = Session.joining(parse_invite(options["invite"]), folder, settings, hooks)
+    knobs = options.get("knobs")
+    if knobs:
+        session.knobs = knobs
+    return session
+
+
+def _facts(child: Child, event: ev.Event, effects: list[ev.Effect]) -> None:
+    for effect in effects:
+        if isinstance(effect, ev.Exchange):
+            begin = effect.begin
+            child.tell(
+                "begin", round=begin.fence.round, attempt=begin.attempt, leader=begin.fence.ballot.peer,
+                reducers=sorted({o.reducer for o in begin.parts if o.reducer}),
+            )
+        elif isinstance(effect, ev.Apply):
+            child.tell("decided", round=effect.record.round)
+    if isinstance(event, ev.Applied):
+        child.tell("applied", round=event.round, chain=event.base.chain.hex(), slice=event.base.slice_digest.hex())
+
+
+def _round(result: Any) -> dict[str, Any]:
+    return {
+        "round": result.round, "members": list(result.members), "counted": result.counted, "expected": result.expected,
+        "attempts": result.attempts, "ballot": list(result.ballot), "loss": result.loss, "stall_s": result.stall_s,
+        "digest": result.digest, "contributions": dict(result.contributions), "voters_next": list(result.voters_next),
+        "left_out": [tuple(item) for item in result.left_out], "samples_total": result.samples_total,
+        "bytes_sent": result.bytes_sent, "bytes_received": result.bytes_received, "fill_s": result.fill_s,
+    }
