@@ -94,7 +94,7 @@ class Directory(Protocol):
 class PartSource(Protocol):
     """Averaged parts by digest, as the trainer needs them when it applies a record."""
 
-    def payloads(self, digest: Digest) -> Sequence[bytes]:
+    def payloads(self, digest: Digest) -> Sequence[bytes | memoryview]:
         """The part's encoded chunks in order. Raises KeyError if the part is not held."""
 
     def codec_name(self, digest: Digest) -> str:

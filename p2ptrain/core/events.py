@@ -37,7 +37,7 @@ class Effect:
     __slots__ = ()
 
 
-# --- events ------------------------------------------------------------------------------------------------------------
+# --- events -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,16 @@ class MicrobatchDone(Event):
 
 @dataclass(frozen=True, slots=True)
 class BundleDone(Event):
-    """Ends ``Compute``: ``ids`` are summed and sealed under ``index`` (fewer than ordered after ``Shrink``)."""
+    """Ends ``Compute``: ``ids`` are summed and sealed under ``index`` (fewer than ordered after ``Shrink``).
+
+    ``refused``: ids whose own gradient is not finite, left out of the sum (exact mode, where each is taken alone).
+    """
 
     round: int
     index: int
     ids: tuple[int, ...]
     loss_sum: float
+    refused: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +243,7 @@ class LeaveAsked(Event):
     reason: str
 
 
-# --- effects -----------------------------------------------------------------------------------------------------------
+# --- effects ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +290,7 @@ class Compute(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Shrink(Effect):
-    """Do not start these ids any more. ``ids`` empty with ``seal``: end the current bundle after the running microbatch."""
+    """Do not start these ids any more. ``ids`` empty with ``seal``: end the bundle after the running microbatch."""
 
     round: int
     ids: tuple[int, ...]

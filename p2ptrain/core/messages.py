@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.core.types import (
-    BaseDigest,
     Ballot,
+    BaseDigest,
     Bundle,
     Digest,
     Fence,
@@ -28,6 +28,8 @@ from p2ptrain.core.types import (
     digest_once,
 )
 
+NO_BASE = BaseDigest(b"")
+
 
 class Message:
     """Root of all messages."""
@@ -35,7 +37,7 @@ class Message:
     __slots__ = ()
 
 
-# --- membership --------------------------------------------------------------------------------------------------------
+# --- membership -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class PlanSaid(Message):
     plan: Plan
 
 
-# --- leases ------------------------------------------------------------------------------------------------------------
+# --- leases -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class Revoke(Message):
 
 @dataclass(frozen=True, slots=True)
 class Progress(Message):
-    """To the coordinator: positions finished and still leased here in this round, and the measured seconds per microbatch."""
+    """To the coordinator: positions finished and still leased here in this round; measured seconds per microbatch."""
 
     lineage: int
     round: int
@@ -141,12 +143,12 @@ class Progress(Message):
     microbatch_s: float
 
 
-# --- the round ---------------------------------------------------------------------------------------------------------
+# --- the round --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Close(Message):
-    """``dead``: voters (lives) held dead, frozen for this ballot. ``reform``: with every voter dead under ``any``, who stands in."""
+    """``dead``: voters held dead, frozen for this ballot. ``reform``: who stands in if all are (``any``)."""
 
     fence: Fence
     dead: tuple[Voter, ...] = ()
@@ -167,7 +169,7 @@ class Filled(Message):
     accepted: tuple[Ballot, Record] | None = None
     bundles: tuple[Bundle, ...] = ()
     held: tuple[PartDone, ...] = ()
-    base: BaseDigest = BaseDigest(b"")
+    base: BaseDigest = NO_BASE
     refused: tuple[int, ...] = ()
     expects_more: bool = False
     receives: bool = True  # False: a learner that wants the record only
@@ -238,7 +240,7 @@ class Commit(Message):
     holders: tuple[PeerId, ...] = ()
 
 
-# --- heads, records, snapshots -----------------------------------------------------------------------------------------
+# --- heads, records, snapshots ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,39 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from p2ptrain.core import events as ev
-from p2ptrain.core import messages as msg
+from p2ptrain.lab.phases import PHASES, ROLES
 
 HOLD_S = 120.0
-
-
-def sends(kind: type[msg.Message]) -> Callable[[ev.Event, list[ev.Effect]], bool]:
-    return lambda event, effects: any(isinstance(e, ev.Send) and isinstance(e.message, kind) for e in effects)
-
-
-def gives(kind: type[ev.Effect]) -> Callable[[ev.Event, list[ev.Effect]], bool]:
-    return lambda event, effects: any(isinstance(e, kind) for e in effects)
-
-
-def hears(kind: type[ev.Event]) -> Callable[[ev.Event, list[ev.Effect]], bool]:
-    return lambda event, effects: isinstance(event, kind)
-
-
-PHASES: dict[str, Callable[[ev.Event, list[ev.Effect]], bool]] = {
-    "filling": hears(ev.MicrobatchDone),
-    "filled": hears(ev.BundleDone),
-    "beginning": sends(msg.Begin),
-    "exchanging": gives(ev.Exchange),
-    "reduced": hears(ev.PartHeld),
-    "proposing": sends(msg.Propose),
-    "accepting": sends(msg.Accept),
-    "deciding": gives(ev.Apply),
-    "applied": hears(ev.Applied),
-    "pulling": gives(ev.PullChunk),
-    "pulled": hears(ev.ChunkPulled),
-    "loading": gives(ev.LoadState),
-    "donating": hears(ev.SnapshotPinned),
-}
-"""Points at which a peer can be held. ``before`` its effects are carried out unless ``after`` is asked for."""
 
 
 class Child:
@@ -59,9 +29,10 @@ class Child:
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
         self.session: Any = None
+        self.at_end: list[Callable[[Any], None]] = []
+        """Called with the session once it has ended, in the thread that has trained (see ``setups``)."""
         self._lock = threading.Lock()
         self._hold: dict[str, Any] | None = None
-        self._go = threading.Event()
 
     def tell(self, kind: str, **fields: Any) -> None:
         """A fact, with the monotonic time (one clock for all processes of a machine)."""
@@ -82,10 +53,9 @@ class Child:
             if name == "leave":
                 self.session.leave(command.get("reason", "asked by the lab"))
             elif name == "hold":
-                self._hold = command
+                self.hold_now(**command)
             elif name == "go":
-                self._hold = None
-                self._go.set()
+                self._release()
             elif name == "invite":
                 self.tell("invite", text=self.session.fresh_invite())
             elif name == "status":
@@ -93,22 +63,43 @@ class Child:
             elif name == "corrupt":
                 self._corrupt(command["index"])
 
+    def hold_now(self, phase: str, when: str = "before", role: str = "", from_round: int = 0, times: int = 1) -> None:
+        """See ``processes.Peer.hold``. For setups: a hold that stands before the first event."""
+        self._release()
+        self._hold = {
+            "phase": phase,
+            "when": when,
+            "role": role,
+            "from_round": from_round,
+            "times": times,
+            "go": threading.Event(),
+        }
+
     def watch(self, when: str) -> Callable[[ev.Event, list[ev.Effect]], None]:
         """A driver's watcher: hold still (the loop with it) where it was asked for."""
 
         def watcher(event: ev.Event, effects: list[ev.Effect]) -> None:
             hold = self._hold
-            if hold is None or hold.get("when", "before") != when or not PHASES[hold["phase"]](event, effects):
+            if hold is None or hold["when"] != when or hold["go"].is_set():
+                return
+            node = self.session.network.driver.node
+            if not PHASES[hold["phase"]](event, effects) or not ROLES[hold["role"]](node):
                 return
             round = self.session.network.rounds_done
-            if round < hold.get("from_round", 0):
+            hold["times"] -= 1
+            if round < hold["from_round"] or hold["times"] > 0:
                 return
-            self._hold = None
-            self._go.clear()
-            self.tell("held", phase=hold["phase"], round=round)
-            self._go.wait(HOLD_S)
+            self.tell("held", phase=hold["phase"], role=hold["role"], round=round, peer=getattr(event, "peer", ""))
+            hold["go"].wait(HOLD_S)
+            hold["go"].set()
 
         return watcher
+
+    def _release(self) -> None:
+        """Go on, or do not stop if the point was not reached yet."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold["go"].set()
 
     def _tell_status(self) -> None:
         from p2ptrain.runtime.status import status_of
@@ -127,7 +118,7 @@ class Child:
                 view.bitwise_xor_(torch.tensor([1 << 20], dtype=torch.int32))
 
         trainer.ask(flip)
-        self.tell("corrupted", index=index)
+        self.tell("corrupted", index=index, round=self.session.network.rounds_done)
 
 
 def peer_main(pipe: Connection, options: dict[str, Any]) -> None:
@@ -146,14 +137,23 @@ def peer_main(pipe: Connection, options: dict[str, Any]) -> None:
         child.tell("failed", error=type(error).__name__, text=str(error))
         os._exit(getattr(error, "exit_code", 1))
     child.session = session
-    threading.Thread(target=child.listen, daemon=True).start()
+    threading.Thread(target=child.listen, name="lab-commands", daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: session.leave("SIGTERM"))
     try:
         ending = session.run()
         node = session.network.driver.node if session.network.driver else None
+        outfit = session.network.outfit
+        for at_end in child.at_end:
+            at_end(session)
         child.tell(
-            "ended", error=ending.error, text=ending.text, rounds=ending.rounds,
-            digest=node.stage.chain.hex() if node else "", losses=session.losses,
+            "ended",
+            error=ending.error,
+            text=ending.text,
+            rounds=ending.rounds,
+            digest=node.stage.chain.hex() if node else "",
+            losses=session.losses,
+            threads=[t.name for t in threading.enumerate() if t.name != "lab-commands"],
+            state=outfit.trainer.final_digest().hex() if outfit else "",
         )
         code = 0
     except Exception as error:
@@ -172,13 +172,16 @@ def _session(child: Child, options: dict[str, Any]) -> Any:
     folder = open_run_folder(Path(options["folder"]))
     settings = PeerSettings.from_flags(now_s=time.time(), **options["settings"])
     hooks = Hooks(
-        ready=lambda s: child.tell("ready", peer=s.identity.peer, life=s.life, invite=s.fresh_invite(), pid=os.getpid()),
+        ready=lambda s: child.tell(
+            "ready", peer=s.identity.peer, life=s.life, invite=s.fresh_invite(), pid=os.getpid()
+        ),
         before=[child.watch("before")],
         after=[child.watch("after"), lambda event, effects: _facts(child, event, effects)],
         on_result=[lambda r: child.tell("round", **_round(r))],
         on_loss=[lambda round, loss: child.tell("loss", round=round, loss=loss)],
         on_say=[lambda s: child.tell("say", level=s.level, key=s.key, text=s.text, round=s.round)],
         extra_wait_s=options.get("extra_wait_s", 0.0),
+        snapshot_chunk_bytes=options.get("snapshot_chunk_bytes", 0),
     )
     for setup in options.get("setups", ()):
         setup(child, hooks)
@@ -197,20 +200,41 @@ def _facts(child: Child, event: ev.Event, effects: list[ev.Effect]) -> None:
         if isinstance(effect, ev.Exchange):
             begin = effect.begin
             child.tell(
-                "begin", round=begin.fence.round, attempt=begin.attempt, leader=begin.fence.ballot.peer,
+                "begin",
+                round=begin.fence.round,
+                attempt=begin.attempt,
+                leader=begin.fence.ballot.peer,
                 reducers=sorted({o.reducer for o in begin.parts if o.reducer}),
             )
         elif isinstance(effect, ev.Apply):
-            child.tell("decided", round=effect.record.round)
+            counted = [sorted(part.counted) for part in effect.record.parts]
+            child.tell(
+                "decided",
+                round=effect.record.round,
+                counted=counted[0] if counted else [],
+                even=all(ids == counted[0] for ids in counted),
+                spent=sorted(effect.record.spent_ids),
+            )
     if isinstance(event, ev.Applied):
         child.tell("applied", round=event.round, chain=event.base.chain.hex(), slice=event.base.slice_digest.hex())
 
 
 def _round(result: Any) -> dict[str, Any]:
     return {
-        "round": result.round, "members": list(result.members), "counted": result.counted, "expected": result.expected,
-        "attempts": result.attempts, "ballot": list(result.ballot), "loss": result.loss, "stall_s": result.stall_s,
-        "digest": result.digest, "contributions": dict(result.contributions), "voters_next": list(result.voters_next),
-        "left_out": [tuple(item) for item in result.left_out], "samples_total": result.samples_total,
-        "bytes_sent": result.bytes_sent, "bytes_received": result.bytes_received, "fill_s": result.fill_s,
+        "round": result.round,
+        "members": list(result.members),
+        "counted": result.counted,
+        "expected": result.expected,
+        "attempts": result.attempts,
+        "ballot": list(result.ballot),
+        "loss": result.loss,
+        "stall_s": result.stall_s,
+        "digest": result.digest,
+        "contributions": dict(result.contributions),
+        "voters_next": list(result.voters_next),
+        "left_out": [tuple(item) for item in result.left_out],
+        "samples_total": result.samples_total,
+        "bytes_sent": result.bytes_sent,
+        "bytes_received": result.bytes_received,
+        "fill_s": result.fill_s,
     }

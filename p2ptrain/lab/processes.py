@@ -1,4 +1,4 @@
-"""Starts real peer processes from a fork server, tells them what to do, waits for facts, and ends them by their own ids.
+"""Starts real peer processes from a fork server, tells them what to do, waits for facts, ends them by their own ids.
 
 Decides nothing about the swarm. Every wait has a deadline and says what it waited for. When this process dies, so do
 its peers (their pipe closes).
@@ -49,6 +49,7 @@ class Peer:
         """kill -9. Returns the monotonic time."""
         self.killed_at = time.monotonic()
         self._signal(signal.SIGKILL)
+        self.process.join(10.0)
         return self.killed_at
 
     def stop(self) -> None:
@@ -66,11 +67,15 @@ class Peer:
         with contextlib.suppress(OSError):
             self._pipe.send({"do": command, **fields})
 
-    def hold(self, phase: str, when: str = "before", from_round: int = 0) -> None:
-        """Let it hold still when it next reaches ``phase``; the fact is ``held``. ``go`` releases it."""
-        self.do("hold", phase=phase, when=when, from_round=from_round)
+    def hold(self, phase: str, when: str = "before", *, role: str = "", from_round: int = 0, times: int = 1) -> None:
+        """Let it hold still when it reaches ``phase`` (in ``role``) for the ``times``-th time from now.
+
+        The fact is ``held``. ``go`` releases it, or calls the hold off. Names: ``lab.phases``.
+        """
+        self.do("hold", phase=phase, when=when, role=role, from_round=from_round, times=times)
 
     def go(self) -> None:
+        """Release a hold."""
         self.do("go")
 
     # --- waiting for facts -----------------------------------------------------------------------------------------
@@ -88,7 +93,9 @@ class Peer:
                 left = until - time.monotonic()
                 if left <= 0 or self._closed:
                     ended = "it has ended" if self._closed else f"{timeout_s:.0f} s are over"
-                    raise AssertionError(f"{self.name} ({short(self.peer)}): waited for {what}, {ended}; {self._tail()}")
+                    raise AssertionError(
+                        f"{self.name} ({short(self.peer)}): waited for {what}, {ended}; {self._tail()}"
+                    )
                 self._changed.wait(min(left, 0.5))
 
     def wait_kind(self, kind: str, timeout_s: float = 60.0, since: int = 0, **fields: Any) -> Fact:
@@ -136,6 +143,7 @@ class Peer:
             with self._changed:
                 self.facts.append(fact)
                 self._changed.notify_all()
+            self.swarm._told.set()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -160,13 +168,28 @@ class Swarm:
     """Peers of one run under ``folder``. The first one started founds the run; later ones join by its invite.
 
     ``settings``: flags for every peer (see ``PeerSettings.from_flags``); by default one thread, loopback, no DHT.
+    ``extra_wait_s``: after each microbatch, so that rounds have a length on any machine. ``knobs``: core.types.Knobs.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        extra_wait_s: float = 0.0,
+        snapshot_chunk_bytes: int = 0,
+        knobs: Any = None,
+        **settings: Any,
+    ) -> None:
+        self.knobs = knobs
+        self.extra_wait_s = extra_wait_s
+        self.snapshot_chunk_bytes = snapshot_chunk_bytes
+        self._told = threading.Event()
         self.folder = Path(folder)
         self.manifest = manifest
         self.settings: dict[str, Any] = {"threads": 1, "listen": "127.0.0.1:0", "no_dht": True, **settings}
         self.peers: dict[str, Peer] = {}
+        self.past: list[Peer] = []  # earlier lives of names that came back
         self.invite: str | None = None
         self._context = _context()
 
@@ -182,7 +205,8 @@ class Swarm:
         *,
         wait: bool = True,
         setups: Sequence[Callable[..., None]] = (),
-        extra_wait_s: float = 0.0,
+        extra_wait_s: float | None = None,
+        snapshot_chunk_bytes: int = 0,
         knobs: Any = None,
         invite: str | None = None,
         **settings: Any,
@@ -198,10 +222,11 @@ class Swarm:
             "log": str(self.log_of(name)),
             "manifest": self.manifest.to_bytes(),
             "invite": invite or self.invite,
-            "settings": {**self.settings, **settings},
+            "settings": self._settings_of(settings),
             "setups": tuple(setups),
-            "extra_wait_s": extra_wait_s,
-            "knobs": knobs,
+            "extra_wait_s": self.extra_wait_s if extra_wait_s is None else extra_wait_s,
+            "snapshot_chunk_bytes": snapshot_chunk_bytes or self.snapshot_chunk_bytes,
+            "knobs": knobs or self.knobs,
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         process = self._context.Process(target=peer_main, args=(there, options), daemon=True)
@@ -211,6 +236,7 @@ class Swarm:
         old = self.peers.get(name)
         if old is not None:
             old.close()
+            self.past.append(old)
         self.peers[name] = peer
         if wait or self.invite is None:
             ready = peer.wait_for(lambda e: e["ev"] in ("ready", "failed"), 90.0, "its start")
@@ -218,6 +244,17 @@ class Swarm:
                 raise AssertionError(f"{name} failed to start: {ready['error']}: {ready['text']}")
             self.invite = self.invite or ready["invite"]
         return peer
+
+    def refresh_invite(self) -> str:
+        """A fresh invite, by a living member that has joined; later ``start`` calls use it."""
+        for peer in self.alive:
+            if peer.round or peer.of("round"):
+                since = len(peer.facts)
+                peer.do("invite")
+                self.invite = str(peer.wait_kind("invite", 20.0, since)["text"])
+                break
+        assert self.invite is not None
+        return self.invite
 
     def log_of(self, name: str) -> Path:
         return self.folder / f"{name}.log"
@@ -235,17 +272,46 @@ class Swarm:
         """Every round applied by several peers has one chain digest (G1); returns how many were compared."""
         seen: dict[int, tuple[str, str, str]] = {}
         compared = 0
-        for peer in self.peers.values():
+        for peer in (*self.past, *self.peers.values()):
             for fact in peer.of("applied"):
                 known = seen.setdefault(fact["round"], (fact["chain"], fact["slice"], peer.name))
                 if known[2] != peer.name:
                     compared += 1
-                    assert known[:2] == (fact["chain"], fact["slice"]), f"G1: round {fact['round']}: {known[2]} and {peer.name} differ"
+                    assert known[:2] == (fact["chain"], fact["slice"]), (
+                        f"G1: round {fact['round']}: {known[2]} and {peer.name} differ"
+                    )
         return compared
+
+    def check_progress(self) -> None:
+        """No peer ever applied a round twice, or went back behind one (G2); call it where no history was given up."""
+        for peer in (*self.past, *self.peers.values()):
+            rounds = [fact["round"] for fact in peer.of("applied")]
+            assert rounds == sorted(set(rounds)), f"G2: {peer.name} applied rounds {rounds}"
+
+    def first_held(
+        self, peers: Sequence[Peer], timeout_s: float, what: str, since: dict[str, int]
+    ) -> tuple[Peer, Fact]:
+        """The first of ``peers`` that is held (``since``: how many facts of each to skip). AssertionError in time."""
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            for peer in peers:
+                with peer._changed:
+                    held = [fact for fact in peer.facts[since[peer.name] :] if fact["ev"] == "held"]
+                if held:
+                    return peer, held[0]
+            self._told.wait(0.2)
+            self._told.clear()
+        raise AssertionError(f"nobody was held {what} within {timeout_s:.0f} s; " + "; ".join(p._tail() for p in peers))
 
     def close(self) -> None:
         for peer in self.peers.values():
             peer.close()
+
+    def _settings_of(self, given: dict[str, Any]) -> dict[str, Any]:
+        settings = {**self.settings, **given}
+        if settings.get("outbound_only"):
+            settings.pop("listen", None)
+        return settings
 
 
 def _context() -> Any:

@@ -28,6 +28,7 @@ from p2ptrain.core.messages import Begin
 from p2ptrain.core.types import Digest, PartDone, PartOrder, PeerId, short
 from p2ptrain.errors import P2PTrainError, ProtocolError, TransportError
 from p2ptrain.ports import BulkStream, GradientSource, OnEvent, Transport
+from p2ptrain.runtime.hashing import Hashing
 from p2ptrain.runtime.parts import PartStore, StoredPart
 from p2ptrain.runtime.reduction import Reduction, Refused, exact_frame
 from p2ptrain.wire import bulk
@@ -153,7 +154,8 @@ class Exchanges:
                 reduction.add(header.bundle, header.chunk, payload)
                 if current is not None:
                     current.bytes_received += len(frame)
-                self.spawn(self.advance(reduction))
+                if reduction.ready:
+                    self.spawn(self.advance(reduction))
         except TransportError:
             return  # the stream is cut: patience or the roster tells what that means
         except ProtocolError as error:
@@ -288,8 +290,8 @@ class _Current:
             try:
                 await self._attempt(order)
                 return
-            except (TransportError, ProtocolError, asyncio.TimeoutError) as error:
-                reason = str(error) or f"the reducer was silent for {2 * self.patience_s:.1f} s"
+            except (TransportError, ProtocolError) as error:
+                reason = str(error)
                 if isinstance(error, ProtocolError) or attempt:
                     break
                 await asyncio.sleep(0.05)
@@ -312,27 +314,49 @@ class _Current:
             stream.cancel("done")
 
     async def _contribute(self, stream: BulkStream, order: PartOrder) -> None:
+        """One chunk is encoded while the one before it is sent."""
         loop = asyncio.get_running_loop()
+        chunks = enumerate(chunk_ranges(order.start, order.stop, self.codec.chunk_values))
         own = self._own(order)
+        todo = [(order, position, index, start, stop) for index, (start, stop) in chunks for position in own]
         try:
-            for index, (start, stop) in enumerate(chunk_ranges(order.start, order.stop, self.codec.chunk_values)):
-                for position in own:
-                    frame = await loop.run_in_executor(self.owner.pool, self._encode, order, position, index, start, stop)
-                    await stream.send(frame)
-                    self.bytes_sent += len(frame)
-                    if index == 0:
-                        self.owner.hooks("contributing", self.begin)
+            coming = loop.run_in_executor(self.owner.pool, self._encode, *todo[0]) if todo else None
+            for number in range(len(todo)):
+                assert coming is not None
+                frame = await coming
+                if number + 1 < len(todo):
+                    coming = loop.run_in_executor(self.owner.pool, self._encode, *todo[number + 1])
+                await stream.send(frame)
+                self.bytes_sent += len(frame)
+                if number == 0:
+                    self.owner.hooks("contributing", self.begin)
             await stream.finish()
         except (TransportError, KeyError):
             return  # the receiving half fails too, or the reducer's patience tells it
 
     async def _receive(self, stream: BulkStream, order: PartOrder) -> None:
+        """The averaged part, its digest compared with what the reducer says it sent."""
+        hashing = Hashing(
+            PartHasher(self.codec.name, self.begin.fence.stage, order.start, order.stop), self.owner.pool
+        )
+        patience = _Patience(stream, 2 * self.patience_s + OPEN_S)
+        try:
+            frames, end = await self._average(patience, order, hashing)
+        finally:
+            patience.end()
+        if await hashing.digest() != end.digest:
+            raise ProtocolError("the average's digest does not match its bytes")
+        nbytes = sum(len(frame) for frame in frames)
+        part = PartDone(order.index, order.start, order.stop, end.digest, end.counted, end.norm_sq, nbytes)
+        self.owner._hold(self.begin, part, self.codec.name, tuple(frames))
+
+    async def _average(
+        self, patience: _Patience, order: PartOrder, hashing: Hashing
+    ) -> tuple[list[bytes], bulk.PartEnd]:
         frames: list[bytes] = []
-        hasher = PartHasher(self.codec.name, self.begin.fence.stage, order.start, order.stop)
-        loop = asyncio.get_running_loop()
         sizes = [b - a for a, b in chunk_ranges(order.start, order.stop, self.codec.chunk_values)]
         while True:
-            frame = await asyncio.wait_for(stream.receive(), 2 * self.patience_s + OPEN_S)
+            frame = await patience.next()
             if frame is None:
                 raise TransportError("the average ended too early")
             header, payload = bulk.parse_frame(frame)
@@ -340,17 +364,13 @@ class _Current:
                 raise TransportError(f"the reducer gave up: {bulk.parse_error(payload)}")
             self.bytes_received += len(frame)
             if header.kind is bulk.FrameKind.END:
-                end = bulk.parse_end(payload)
-                break
+                if len(frames) != len(sizes):
+                    raise ProtocolError(f"the average ended after {len(frames)} of {len(sizes)} chunks")
+                return frames, bulk.parse_end(payload)
             if len(frames) >= len(sizes) or header.chunk != len(frames) or header.values != sizes[len(frames)]:
                 raise ProtocolError(f"average chunk {header.chunk} where {len(frames)} was due")
             frames.append(frame)
-            await loop.run_in_executor(self.owner.pool, hasher.update, payload)
-        if len(frames) != len(sizes) or hasher.digest() != end.digest:
-            raise ProtocolError("the average's digest does not match its bytes")
-        nbytes = sum(len(frame) for frame in frames)
-        part = PartDone(order.index, order.start, order.stop, end.digest, end.counted, end.norm_sq, nbytes)
-        self.owner._hold(self.begin, part, self.codec.name, tuple(frames))
+            hashing.add(payload)
 
     def _encode(self, order: PartOrder, position: int, index: int, start: int, stop: int) -> bytes:
         """In the pool: one chunk of one own bundle, header and payload in one buffer."""
@@ -374,3 +394,29 @@ class _Current:
     def _flat(self, position: int) -> Any:
         fence = self.begin.fence
         return self.owner.gradients.bundle(fence.stage, fence.round, self.begin.bundles[position].index)
+
+
+class _Patience:
+    """Ends a stream on which nothing came for ``limit_s``: one timer at a time, not one for every frame."""
+
+    def __init__(self, stream: BulkStream, limit_s: float) -> None:
+        self.stream = stream
+        self.limit_s = limit_s
+        self._since = time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(limit_s, self._look)
+
+    async def next(self) -> bytes | None:
+        """As ``BulkStream.receive``; TransportError also when the limit is reached."""
+        frame = await self.stream.receive()
+        self._since = time.monotonic()
+        return frame
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        left = self._since + self.limit_s - time.monotonic()
+        if left > 0:
+            self._timer = asyncio.get_running_loop().call_later(left, self._look)
+        else:
+            self.stream.cancel(f"the reducer was silent for {self.limit_s:.1f} s")

@@ -1,7 +1,7 @@
 """Carries out the core's orders to trainer, exchange and transfer. Decides nothing.
 
-    Exchange, StopExchange      -> ``exchange``          FetchPart, PullChunk -> ``pulls``
-    Compute, Apply, Pin, ...    -> the trainer's queue   ReleaseParts         -> ``parts``
+Exchange, StopExchange      -> ``exchange``          FetchPart, PullChunk -> ``pulls``
+Compute, Apply, Pin, ...    -> the trainer's queue   ReleaseParts         -> ``parts``
 """
 
 from __future__ import annotations

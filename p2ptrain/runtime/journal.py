@@ -6,6 +6,7 @@ failing disk is said once and training goes on.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -25,7 +26,7 @@ TEXT_MAX = 2_000
 
 
 class LineFile:
-    """Appends JSON lines; rotates to ``NAME.1`` at ``limit_bytes``; a disk error is said once, then lines are dropped."""
+    """Appends JSON lines; turns over to ``NAME.1`` at ``limit_bytes``; a disk error is said once."""
 
     def __init__(self, path: Path, limit_bytes: int = JOURNAL_BYTES) -> None:
         self._path = path
@@ -52,7 +53,10 @@ class LineFile:
             if not self._failed:
                 logger.error("%s cannot be written (%s): goes on without it", self._path, error.strerror)
             self._failed = True
-            self._file = None
+            failed, self._file = self._file, None
+            if failed is not None:
+                with contextlib.suppress(OSError):  # it flushes what could not be written: said already
+                    failed.close()
 
     def close(self) -> None:
         if self._file is not None:

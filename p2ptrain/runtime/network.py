@@ -9,27 +9,28 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2ptrain import __version__
 from p2ptrain.core import events as ev
 from p2ptrain.core.messages import Hello
 from p2ptrain.core.types import Head, PeerInfo, RoundResult, short
 from p2ptrain.errors import AdmissionError, ConfigError, P2PTrainError, ProtocolError, TransferError
-from p2ptrain.net.dht_cache import load_last_peers, save_last_peers
 from p2ptrain.net.invite import Invite
 from p2ptrain.net.transport import GrpcTransport
 from p2ptrain.ports import BulkStream
 from p2ptrain.runtime import blobs
+from p2ptrain.runtime.beside import Beside
 from p2ptrain.runtime.driver import Driver
-from p2ptrain.runtime.entry import Entry, fetch_manifest
+from p2ptrain.runtime.entry import Entry, fetch_manifest, fetch_status, unreachable
 from p2ptrain.runtime.journal import Journal, LineFile, result_line
-from p2ptrain.runtime.pulls import Pulls, frames_of
+from p2ptrain.runtime.parts import PartStore
+from p2ptrain.runtime.pulls import Nothing, Pulls, frames_of
 from p2ptrain.runtime.status import status_of
 from p2ptrain.wire import bulk
 
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("p2ptrain")
 T = TypeVar("T")
 
-STATUS_EVERY_S = 1.0
-FIND_EVERY_S = 20.0
 STOP_GRACE_S = 1.0
 
 
@@ -56,9 +55,12 @@ class Network:
         self.exchanges: Exchanges | None = None
         self.pulls: Pulls | None = None
         self.outfit: Outfit | None = None
-        self.dht_addresses: tuple[str, ...] = ()
+        self.beside = Beside(self)
         self.last_result: RoundResult | None = None
         self.last_event = ""
+        self.last_counted: dict[str, int] = {}  # peer -> the last round that counts work of it
+        self.last_lag_s = 0.0
+        self._pace: deque[tuple[int, float]] = deque(maxlen=20)
         self.transport: GrpcTransport | None = None
         self._revoked = revoked
         self._info = PeerInfo(session.identity.peer, session.life)
@@ -66,7 +68,6 @@ class Network:
         self._leaving = ""
         self._stop: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._directory = None
         self._said: list[ev.Say] = []
         self._journal = Journal(session.folder.journal)
         self._rounds = LineFile(session.folder.rounds)
@@ -108,6 +109,11 @@ class Network:
             raise TransferError(f"nothing came within {timeout_s:.0f} s", hint="check the connection") from None
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        """What we announce; none: we cannot be dialled."""
+        return self._info.addresses
+
+    @property
     def rounds_done(self) -> int:
         tip = self.driver.node.stage.tip if self.driver else None
         return tip.round if tip else 0
@@ -131,31 +137,59 @@ class Network:
         )
         try:
             addresses = await transport.start(self._hello, entry.on_event, self._on_bulk)
-            self._info = replace(self._info, addresses=addresses, region=settings.region, party=settings.party,
-                                 memory_bytes=settings.memory_bytes, version=__version__, threads=max(1, settings.threads))
-            if not session.founds:
-                await self._enter(entry)
-            self._begin(entry)
-            await self._until_over()
+            self._info = replace(
+                self._info,
+                addresses=addresses,
+                region=settings.region,
+                party=settings.party,
+                memory_bytes=settings.memory_bytes,
+                version=__version__,
+                threads=max(1, settings.threads),
+            )
+            if not settings.no_dht:
+                self._spawn(self.beside.run_dht())
+            if session.founds or await self._unless_stopped(self._enter(entry)):
+                self._begin(entry)
+                await self._until_over()
         finally:
             await self._close()
+
+    async def _unless_stopped(self, entering: Coroutine[Any, Any, None]) -> bool:
+        """False if this peer was asked to stop meanwhile."""
+        assert self._stop is not None
+        task, stopped = asyncio.ensure_future(entering), asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if task.done():
+            task.result()
+            return True
+        task.cancel()
+        await asyncio.wait({task}, timeout=STOP_GRACE_S)
+        return False
 
     async def _enter(self, entry: Entry) -> None:
         """A newcomer finds a member and the manifest, and asks whether to go on."""
         session, transport = self.session, self.transport
         assert transport is not None
-        contacts = self._contacts()
-        if not contacts:
-            raise ConfigError("the invite names no address and no peer is known from before", hint="ask for a newer invite")
+        contacts = self.beside.contacts()
+        if not contacts and (session.settings.no_dht or not session.invite.dht_peers):
+            raise ConfigError(
+                "the invite names no address and no peer is known from before", hint="ask for a newer invite"
+            )
 
         def dial(addresses: object) -> None:
             for address in contacts:
                 transport.dial("", (address,), 4.0)
 
-        await entry.first_member(dial, contacts)
-        self.pulls = Pulls(transport, session.invite.manifest_digest and bytes.fromhex(session.invite.run), None, None, None, None, entry.on_event)  # type: ignore[arg-type]
-        manifest = await fetch_manifest(self.pulls, list(entry.linked), bytes.fromhex(session.invite.run))
+        await entry.first_member(dial, contacts, session.hooks.patience_s)
+        if self._info.addresses:
+            await self._see_whether_reachable(entry, dial, contacts)
+        nothing = Nothing()
+        run = bytes.fromhex(session.invite.run)
+        self.pulls = Pulls(transport, run, PartStore(), nothing, nothing, nothing, entry.on_event)
+        manifest = await fetch_manifest(self.pulls, list(entry.linked), run)
         if session.hooks.confirm is not None:
+            session.run_status = await fetch_status(self.pulls, list(entry.linked), manifest.digest)
             agreed = await asyncio.get_running_loop().run_in_executor(None, session.hooks.confirm, manifest)
             if not agreed:
                 raise AdmissionError("not joined: you did not agree to what the run would do here")
@@ -166,6 +200,23 @@ class Network:
 
         save_manifest(session.folder, manifest)
         session.manifest = manifest
+
+    async def _see_whether_reachable(self, entry: Entry, dial: Callable[[object], None], contacts: list[str]) -> None:
+        """If nobody can dial us: announce no address, take part over connections of our own, and say so."""
+        assert self.transport is not None
+        failure = await unreachable(self.transport, entry.linked[0], self._info.addresses)
+        if not failure:
+            return
+        logger.warning(
+            "cannot be dialled from outside (%s): takes part over connections that it opens; it contributes and votes, "
+            "but reduces and leads nothing. To change that open the port, or say --announce HOST:PORT",
+            failure,
+        )
+        self._info = replace(self._info, addresses=())
+        for peer in list(entry.linked):  # the Hello told our addresses: say it again without
+            self.transport.hangup(peer, "comes back without addresses")
+            entry.forget(peer)
+        await entry.first_member(dial, contacts, self.session.hooks.patience_s)
 
     def _begin(self, entry: Entry) -> None:
         """The node comes to life with what has been heard so far."""
@@ -182,12 +233,10 @@ class Network:
         driver.on_result.extend(hooks.on_result)
         driver.on_say.append(self._on_say)
         driver.on_say.extend(hooks.on_say)
-        contacts = () if session.founds else tuple(self._contacts())
+        contacts = () if session.founds else tuple(self.beside.contacts())
         driver.start(ev.Started(self._info, contacts if not entry.linked else (), session.founds))
         entry.hand_over(driver.post)
-        self._spawn(self._write_status())
-        if not session.settings.no_dht:
-            self._spawn(self._run_dht())
+        self._spawn(self.beside.write_status())
         session.ready()
         if hooks.ready is not None:
             hooks.ready(session)
@@ -216,15 +265,13 @@ class Network:
             task.cancel()
         if self.driver is not None:
             self.driver.close()
-            self._save_peers()
-            self._save_status()
+            self.beside.save_peers()
+            self.beside.save_status()
         if self.exchanges is not None:
             await self.exchanges.close()
         if self.pulls is not None:
             await self.pulls.close()
-        if self._directory is not None:
-            with contextlib.suppress(P2PTrainError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._directory.stop(), 3.0)
+        await self.beside.stop()
         if self.transport is not None:
             await self.transport.stop(STOP_GRACE_S)
         self._journal.close()
@@ -238,7 +285,10 @@ class Network:
             return
         self.outfit = outfit
         hands, self.exchanges, self.pulls = outfit.connect(
-            self.transport, self._info.peer, driver.post, lambda: max(0, driver.node.stage.round - 1),
+            self.transport,
+            self._info.peer,
+            driver.post,
+            lambda: max(0, driver.node.stage.round - 1),
             self.session.settings.upload_mbps,
         )
         driver.attach(hands)
@@ -310,21 +360,46 @@ class Network:
         if self.driver is not None:
             infos += [m.info for m in self.driver.node.roster.present() if m.info.peer != self._info.peer]
         addresses = tuple(address for info in infos for address in info.addresses)
-        return replace(self.session.invite, addresses=addresses[:16], dht_peers=self.dht_addresses[:4], created=time.time())
+        return replace(
+            self.session.invite, addresses=addresses[:16], dht_peers=self.beside.dht_addresses[:4], created=time.time()
+        )
 
     def _on_result(self, result: RoundResult) -> None:
         self.last_result = result
-        lag = self.driver.take_lag_s() if self.driver else 0.0
+        self.last_lag_s = lag = self.driver.take_lag_s() if self.driver else 0.0
+        self.last_counted.update((peer, result.round) for peer, count in result.contributions if count)
+        self._pace.append((result.round, time.monotonic()))
         self._rounds.write(result_line(result, lag))
-        logger.info(
-            "round %d: loss %.4f, %d of %d microbatches by %d peers, stall %.2f s, next voters %d",
-            result.round, result.loss, result.counted, result.expected, len(result.contributions), result.stall_s,
-            len(result.voters_next), extra={"round": result.round},
-        )
+        if result.contributions:
+            logger.info(
+                "loss %.4f, %d of %d microbatches by %d peers, stall %.2f s, next voters %d",
+                result.loss,
+                result.counted,
+                result.expected,
+                len(result.contributions),
+                result.stall_s,
+                len(result.voters_next),
+                extra={"round": result.round},
+            )
+        else:
+            logger.info(
+                "caught up with what others decided: %d of %d microbatches, next voters %d",
+                result.counted,
+                result.expected,
+                len(result.voters_next),
+                extra={"round": result.round},
+            )
         every = self.session.manifest.evaluate.every_rounds if self.session.manifest else 0
         if every and result.round % every == 0 and self.outfit is not None and self._evaluates():
             round = result.round
             self.outfit.evaluate(lambda loss: self._on_loss(round, loss))
+
+    @property
+    def round_s(self) -> float | None:
+        """Seconds a round over the last rounds; None before there are two."""
+        if len(self._pace) < 2 or self._pace[-1][0] <= self._pace[0][0]:
+            return None
+        return (self._pace[-1][1] - self._pace[0][1]) / (self._pace[-1][0] - self._pace[0][0])
 
     def _evaluates(self) -> bool:
         """One peer does it: the acting coordinator."""
@@ -333,86 +408,25 @@ class Network:
     def _on_loss(self, round: int, loss: float) -> None:
         """From the training thread."""
         self.session.losses.append((round, loss))
-        logger.info("round %d: held-out loss %.4f", round, loss, extra={"round": round})
+        logger.info("held-out loss %.4f", loss, extra={"round": round})
         for on_loss in self.session.hooks.on_loss:
             on_loss(round, loss)
 
     def _on_say(self, say: ev.Say) -> None:
         self._said.append(say)
         del self._said[:-50]
-        level = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}[say.level]
+        level = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}[
+            say.level
+        ]
         logger.log(level, "%s", say.text, extra={"round": say.round, "key": say.key})
 
     @property
     def said(self) -> list[ev.Say]:
         return self._said
 
-    # --- beside ----------------------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------------------------
 
-    def _contacts(self) -> list[str]:
-        """Addresses from the invite and from before, our own left out."""
-        known = list(self.session.invite.addresses)
-        known += [a for info in load_last_peers(self.session.folder.path) for a in info.addresses]
-        return [a for a in dict.fromkeys(known) if a not in self._info.addresses]
-
-    def _save_peers(self) -> None:
-        infos = [info for info in self.members_to_ask() if info.diallable]
-        if infos:
-            try:
-                save_last_peers(self.session.folder.path, infos)
-            except OSError as error:
-                logger.warning("the last known peers could not be kept: %s", error.strerror)
-
-    def _save_status(self) -> None:
-        path = self.session.folder.status
-        try:
-            temporary = path.with_suffix(".tmp")
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(status_of(self), file)
-            temporary.replace(path)
-        except OSError as error:
-            logger.debug("status not written: %s", error.strerror)
-
-    async def _write_status(self) -> None:
-        turn = 0
-        while True:
-            self._save_status()
-            if turn % 10 == 5:
-                self._save_peers()
-            turn += 1
-            await asyncio.sleep(STATUS_EVERY_S)
-
-    async def _run_dht(self) -> None:
-        """The DHT comes up beside; what it finds is one more way to members."""
-        from p2ptrain.net.dht import DhtDirectory, DhtSettings
-        from p2ptrain.net.dht_seal import sealing
-
-        session = self.session
-        settings = DhtSettings(
-            listen=str(session.settings.dht_listen), folder=session.folder.path, client_mode=session.settings.outbound_only
-        )
-        seal, unseal = sealing(session.identity, session.invite.run)
-        directory = DhtDirectory(session.invite.run, seal, unseal, settings)
-        self._directory = directory  # type: ignore[assignment]
-        try:
-            self.dht_addresses = await directory.start(session.invite.dht_peers)
-        except P2PTrainError as error:
-            logger.warning("goes on without the DHT: %s", error)
-            return
-        assert self.driver is not None
-        self.driver.directory = directory
-        await directory.announce(self.driver.info, 900.0)
-        while True:
-            found = await directory.find(50)
-            if found:
-                self.driver.post(ev.PeersFound(found))
-            await asyncio.sleep(FIND_EVERY_S)
-
-    def dht_status(self) -> str:
-        return self._directory.status().describe() if self._directory is not None else "DHT off"  # type: ignore[attr-defined]
-
-    def _spawn(self, coroutine) -> None:  # type: ignore[no-untyped-def]
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)

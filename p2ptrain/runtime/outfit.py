@@ -1,4 +1,4 @@
-"""Builds the torch side of a peer: model, data, trainer, exchange, transfer. Imported late: this is where torch comes in.
+"""Builds the torch side of a peer: model, data, trainer, exchange, transfer. Imported late: torch comes in here.
 
 Decides nothing about the swarm; it translates the manifest into the arguments that each piece takes.
 """
@@ -33,6 +33,7 @@ from p2ptrain.runtime.parts import PartStore
 from p2ptrain.runtime.pulls import Pulls, Throttle
 from p2ptrain.train.flat import FlatStage
 from p2ptrain.train.optimizer import AdamWOptions
+from p2ptrain.train.state import SNAPSHOT_CHUNK_BYTES
 from p2ptrain.train.trainer import LocalTrainer, TrainerOptions
 
 EXACT_SCALE = 2.0**-24
@@ -59,15 +60,29 @@ class Outfit:
         self.trainer.stop()
         self.pool.shutdown(wait=False, cancel_futures=True)
 
-    def connect(self, transport: Transport, me: str, post: Callable[[ev.Event], None], round_now: Callable[[], int], upload_mbps: float) -> tuple[Hands, Exchanges, Pulls]:
+    def connect(
+        self,
+        transport: Transport,
+        me: str,
+        post: Callable[[ev.Event], None],
+        round_now: Callable[[], int],
+        upload_mbps: float,
+    ) -> tuple[Hands, Exchanges, Pulls]:
         """In the loop: the pieces that talk. ``post`` takes events of the loop's thread."""
         run = self.manifest.digest
         exchanges = Exchanges(
             transport, me, run, self.trainer, self.parts, self.residuals.codec, self.residuals, self.pool, post
         )
         pulls = Pulls(
-            transport, run, self.parts, self.trainer, self.trainer, self.trainer, post,
-            corpus=self._corpus_chunk, throttle=Throttle(upload_mbps),
+            transport,
+            run,
+            self.parts,
+            self.trainer,
+            self.trainer,
+            self.trainer,
+            post,
+            corpus=self._corpus_chunk,
+            throttle=Throttle(upload_mbps),
         )
         hands = Hands(
             self.trainer, exchanges, pulls, self.parts, self.residuals, self.slices, self.pool, round_now, post
@@ -102,6 +117,7 @@ def build(
     threads: int = 0,
     trusted: tuple[str, ...] = (),
     extra_wait_s: float = 0.0,
+    snapshot_chunk_bytes: int = 0,
     device: str = "cpu",
 ) -> Outfit:
     """The whole torch side for one stage of all layers.
@@ -140,12 +156,17 @@ def build(
             first_scale=EXACT_SCALE if exact else 1.0,
             threads=threads,
             extra_wait_s=extra_wait_s,
+            snapshot_chunk_bytes=snapshot_chunk_bytes or SNAPSHOT_CHUNK_BYTES,
         ),
         on_failure=on_failure,
         healthy=slices,
     )
-    pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="p2ptrain-codec", initializer=_one_thread)
-    return Outfit(trainer, data, parts, residuals, slices, pool, manifest, corpus)
+    return Outfit(trainer, data, parts, residuals, slices, codec_pool(), manifest, corpus)
+
+
+def codec_pool() -> ThreadPoolExecutor:
+    """Where frames are encoded, summed and hashed: threads of one torch thread each."""
+    return ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="p2ptrain-codec", initializer=_one_thread)
 
 
 def optimizer_options(manifest: Manifest) -> AdamWOptions:

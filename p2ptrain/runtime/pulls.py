@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from p2ptrain.codec.digest import PartHasher
-from p2ptrain.codec.sizes import CODEC_NAMES, chunk_ranges
+from p2ptrain.codec.sizes import CODEC_NAMES, chunk_count, chunk_values_of
 from p2ptrain.core import events as ev
-from p2ptrain.core.types import Digest, PartDone, PeerId, short
+from p2ptrain.core.types import Digest, PartDone, PeerId, SnapshotInfo, short
 from p2ptrain.errors import P2PTrainError, ProtocolError, TransferError, TransportError
 from p2ptrain.ports import BulkStream, OnEvent, SliceSource, SnapshotSink, SnapshotSource, Transport
 from p2ptrain.runtime.parts import PartStore, StoredPart
@@ -27,6 +27,22 @@ PIECE_BYTES = 1 << 20
 
 CorpusChunk = Callable[[Digest, int], bytes]
 """(fingerprint, index) -> bytes; raises KeyError if that corpus is not here."""
+
+
+class Nothing:
+    """What a peer holds before it has built anything: no snapshot, no slice, and nowhere to put one."""
+
+    def chunk(self, key: Digest, index: int) -> bytes:
+        raise KeyError("nothing is held yet")
+
+    def slice_bytes(self, stage: int, round: int, index: int) -> bytes:
+        raise KeyError("nothing is held yet")
+
+    def open(self, info: SnapshotInfo) -> None:
+        raise TransferError("not ready for state yet")
+
+    def write(self, key: Digest, index: int, data: bytes) -> bool:
+        return False
 
 
 class Throttle:
@@ -170,7 +186,7 @@ class Pulls:
             _, payload = bulk.parse_frame(frame)
             hasher.update(payload)
             frames.append(frame)
-        expected = len(list(chunk_ranges(part.start, part.stop)))
+        expected = chunk_count(part.stop - part.start, chunk_values_of(codec)) if codec else -1
         if hasher is None or hasher.digest() != part.digest or len(frames) != expected:
             raise ProtocolError(f"a part from {short(peer)} does not match its digest")
         return StoredPart(part, codec, round, tuple(frames))

@@ -108,6 +108,14 @@ class Reduction:
         finally:
             self._reducing = False
 
+    @property
+    def ready(self) -> bool:
+        """Whether ``advance`` would find work now."""
+        due = len(self.frames)
+        return (
+            not self._reducing and due < len(self.chunks) and len(self.chunks[due].payloads) == len(self.order.bundles)
+        )
+
     def stop(self, reason: str) -> None:
         """No more will come of this (unless it is done, then it can still be served)."""
         if self.done is None:

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from p2ptrain import __version__
 from p2ptrain.config import Manifest, PeerSettings, RunFolder, save_manifest
 from p2ptrain.core import events as ev
 from p2ptrain.core.node import Node
@@ -30,7 +30,7 @@ from p2ptrain.errors import AdmissionError, ConfigError, P2PTrainError, Training
 from p2ptrain.net.certificates import Intermediate, Root
 from p2ptrain.net.identity import Identity
 from p2ptrain.net.invite import Invite, make_invite
-from p2ptrain.runtime.entry import fetch_corpus
+from p2ptrain.runtime.entry import PATIENCE_S, fetch_corpus
 from p2ptrain.runtime.network import Network
 from p2ptrain.runtime.spec import manifest_spec
 
@@ -64,6 +64,8 @@ class Hooks:
     on_loss: list[Callable[[int, float], None]] = field(default_factory=list)
     on_say: list[Callable[[ev.Say], None]] = field(default_factory=list)
     extra_wait_s: float = 0.0
+    snapshot_chunk_bytes: int = 0  # 0: the default
+    patience_s: float = PATIENCE_S  # how long to look for a first member
 
 
 class Session:
@@ -91,6 +93,7 @@ class Session:
         self.life = next_life(folder)
         self.knobs: Knobs | None = None  # None: the defaults
         self.losses: list[tuple[int, float]] = []
+        self.run_status: dict[str, Any] = {}  # how a member saw the run when this peer came; {} if none told
         self.network = Network(self, revoked)
         self._ready = threading.Event()
         self._failure: BaseException | None = None
@@ -98,7 +101,9 @@ class Session:
         self._ended = threading.Event()
 
     @classmethod
-    def found(cls, manifest: Manifest, folder: RunFolder, settings: PeerSettings, hooks: Hooks | None = None) -> Session:
+    def found(
+        cls, manifest: Manifest, folder: RunFolder, settings: PeerSettings, hooks: Hooks | None = None
+    ) -> Session:
         """The first peer of a run. Reads the corpus, fixes its fingerprint in the manifest, makes root and invite.
 
         Raises ConfigError (folder of another run, unknown names, unreadable data).
@@ -107,7 +112,8 @@ class Session:
         if manifest.data.fingerprint and manifest.data.fingerprint != corpus.fingerprint:
             raise ConfigError(
                 f"the manifest names corpus {manifest.data.fingerprint[:8]}, this machine has {corpus.fingerprint[:8]}",
-                key="data.fingerprint", hint="leave it out: start fills it in",
+                key="data.fingerprint",
+                hint="leave it out: start fills it in",
             )
         manifest = manifest.with_fingerprint(corpus.fingerprint)
         check_trust(manifest, settings)
@@ -205,6 +211,7 @@ class Session:
             threads=self.settings.threads,
             trusted=self.settings.trust,
             extra_wait_s=self.hooks.extra_wait_s,
+            snapshot_chunk_bytes=self.hooks.snapshot_chunk_bytes,
         )
         self._stop_training = outfit.stop
         if self._ended.is_set():
@@ -224,7 +231,9 @@ class Session:
             except ConfigError as error:
                 logger.warning("%s: pulled again", error.text)
         try:
-            own = corpus_by_name(self.manifest.data.name, trusted=self.settings.trust, **dict(self.manifest.data.options))
+            own = corpus_by_name(
+                self.manifest.data.name, trusted=self.settings.trust, **dict(self.manifest.data.options)
+            )
             if own.fingerprint == fingerprint:
                 return own
             logger.info("own files differ from the run's corpus %s: pulls it from the members", fingerprint[:8])

@@ -1,4 +1,4 @@
-"""From a manifest to what the core must know, without torch; and what taking part will cost, told before it is spent."""
+"""From a manifest to what the core must know, without torch; and what taking part costs, told before it is spent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def manifest_spec(manifest: Manifest, knobs: Knobs | None = None) -> RunSpec:
     if shape is None:
         raise ConfigError(
             f"model {manifest.model.name}: its size is not known before it is built",
-            key="model.name", hint="runs of one's own models come with the library face",
+            key="model.name",
+            hint="runs of one's own models come with the library face",
         )
     scale = EXACT_SCALE if manifest.sync.exact else 1.0
     return manifest.run_spec(shape.parameters(), shape.layers + 2, first_scale=scale, knobs=knobs)

@@ -23,9 +23,14 @@ def status_of(network: Network) -> dict[str, Any]:
     return {
         "version": __version__,
         "time": time.time(),
-        "run": {"name": session.invite.name, "id": session.invite.run, "commit": node.run.policy.value,
-                "rounds": node.run.rounds, "microbatches": node.run.microbatches,
-                "codec": "exact" if node.run.exact else (manifest.sync.codec if manifest else "")},
+        "run": {
+            "name": session.invite.name,
+            "id": session.invite.run,
+            "commit": node.run.policy.value,
+            "rounds": node.run.rounds,
+            "microbatches": node.run.microbatches,
+            "codec": "exact" if node.run.exact else (manifest.sync.codec if manifest else ""),
+        },
         "peer": node.desk.me.peer,
         "life": node.desk.me.life,
         "phase": node.catchup.phase,
@@ -52,6 +57,7 @@ def status_of(network: Network) -> dict[str, Any]:
                 "linked": node.roster.linked(member.info.peer),
                 "span": [0, 0],
                 "counted": dict(result.contributions).get(member.info.peer, 0) if result else 0,
+                "last_counted": network.last_counted.get(member.info.peer),
             }
             for member in node.roster.members()
         ],
@@ -66,7 +72,11 @@ def status_of(network: Network) -> dict[str, Any]:
             for wait in node.waits()
         ],
         "events": [{"level": say.level, "text": say.text, "round": say.round} for say in network.said[-12:]],
-        "dht": network.dht_status(),
+        "dht": network.beside.dht_status(),
+        "dht_addresses": list(network.beside.dht_addresses),
+        "round_s": network.round_s,
+        "loop_lag_s": round(network.last_lag_s, 4),
+        "ended": None if network.halt is None else network.halt.text or network.halt.error,
         "describe": node.describe(),
         "abandoned_rounds": node.catchup.abandoned[-64:],
     }

@@ -63,7 +63,7 @@ def _tiled(record: Record, size: int) -> list[PartDone]:
 
 def _payloads(
     source: PartSource, part: PartDone, exact: bool, microbatches: int, chunk_values: int | None
-) -> tuple[Codec, Sequence[bytes]]:
+) -> tuple[Codec, Sequence[bytes | memoryview]]:
     try:
         payloads, name = source.payloads(part.digest), source.codec_name(part.digest)
     except KeyError as error:
@@ -94,7 +94,7 @@ def mean_norm_of_sums(norm_sq: int, scale: float, count: int) -> float:
 
 
 def _apply_part(
-    stage: FlatStage, part: PartDone, codec: Codec, payloads: Sequence[bytes], step: AdamWStep, scale: float
+    stage: FlatStage, part: PartDone, codec: Codec, payloads: Sequence[bytes | memoryview], step: AdamWStep, scale: float
 ) -> None:
     longest = min(codec.chunk_values, part.stop - part.start)
     decoded = torch.empty(longest, dtype=codec.dtype, device=stage.device)

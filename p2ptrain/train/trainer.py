@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from p2ptrain.ports import GradientSource, SnapshotSink, SnapshotSource, Trainer
 
 MAX_BUNDLES = 32
+NOT_FINITE = "loss or gradient is not finite"
 T = TypeVar("T")
 
 
@@ -146,7 +147,9 @@ class LocalTrainer:
             _answer(order)
 
     def _compute(self, job: Job) -> None:
-        order, done, loss_sum = job.order, [], 0.0
+        order, loss_sum = job.order, 0.0
+        done: list[int] = []
+        refused: list[int] = []
         if self._refused(job):
             return
         self._bundles.begin()
@@ -156,8 +159,11 @@ class LocalTrainer:
             started = time.perf_counter()
             loss = self._microbatch(id)
             if not math.isfinite(loss):
-                self._fail(job, f"microbatch {id}: loss or gradient is not finite")
-                return
+                refused.append(id)
+                if not self.options.exact:  # the sum is spoilt; exact sums have not taken it in
+                    self._fail(job, f"microbatch {id}: {NOT_FINITE}")
+                    return
+                continue
             done.append(id)
             loss_sum += loss
             if self.options.extra_wait_s:
@@ -167,10 +173,12 @@ class LocalTrainer:
                 self._carry_out(reading)
         if job.overtaken:
             self._fail(job, job.overtaken)
+        elif refused and not done:
+            self._emit(BundleFailed(order.round, order.index, tuple(refused), f"microbatch {refused[0]}: {NOT_FINITE}"))
         elif done and not self._bundles.seal((order.round, order.index)):
             self._fail(job, "the summed gradient is not finite")
         else:
-            self._emit(BundleDone(order.round, order.index, tuple(done), loss_sum))
+            self._emit(BundleDone(order.round, order.index, tuple(done), loss_sum, tuple(refused)))
 
     def _microbatch(self, id: int) -> float:
         """Add one microbatch's gradient; its mean loss in nats a token, or NaN if either is not finite."""
@@ -282,6 +290,11 @@ class LocalTrainer:
     def state_digest(self) -> Future[Digest]:
         """BLAKE3 of the whole state, taken between microbatches."""
         return self.ask(lambda _: self._state.digest())
+
+    def final_digest(self) -> Digest:
+        """BLAKE3 of the whole state, once ``run`` has returned."""
+        with self._state_lock:
+            return self._state.digest()
 
     def stop(self) -> None:
         """``run`` returns after the microbatch that is running; waiting orders are dropped."""

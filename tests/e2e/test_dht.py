@@ -12,6 +12,8 @@ from p2ptrain.lab.processes import Peer, Swarm
 from p2ptrain.net.invite import make_invite, parse_invite
 from tests.e2e.support import check, manifest
 
+pytestmark = pytest.mark.e2e
+
 pytest.importorskip("hivemind", reason="no hivemind wheel for this platform")
 
 NOBODY = "127.0.0.1:9"  # the discard port: refused at once
