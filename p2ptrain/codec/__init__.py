@@ -22,8 +22,9 @@ __all__ = ["CODEC_NAMES", "codec_by_name"]
 def codec_by_name(name: str, *, chunk_values: int | None = None, max_count: int = 1) -> Codec:
     """The codec called ``name`` (one of ``CODEC_NAMES``). Imports torch.
 
-    ``chunk_values``: values per chunk (default 1 Mi; int8 wants a multiple of its block). ``max_count``: for ``exact``
-    only, the most microbatches that one sum may hold. Raises ConfigError with ``fields["key"]``.
+    ``chunk_values``: values per chunk (default ``sizes.chunk_values_of``; int8 wants a multiple of its block).
+    ``max_count``: for ``exact`` only, the most microbatches that one sum may hold. Raises ConfigError with
+    ``fields["key"]``.
     """
     encoded_bytes(name, 0)  # an unknown name is refused before torch is imported
     from p2ptrain.codec.block_int8 import Int8Codec

@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 import torch
 
 from p2ptrain.codec.buffers import Blob, Payload
-from p2ptrain.codec.sizes import CHUNK_VALUES, encoded_bytes
+from p2ptrain.codec.sizes import chunk_values_of, encoded_bytes
 from p2ptrain.errors import ConfigError, ProtocolError, TrainingError
 
 
@@ -35,7 +35,7 @@ class Codec(ABC):
     chunk_multiple: int = 1
 
     def __init__(self, chunk_values: int | None = None) -> None:
-        self.chunk_values = CHUNK_VALUES if chunk_values is None else chunk_values
+        self.chunk_values = chunk_values_of(self.name) if chunk_values is None else chunk_values
         if self.chunk_values < 1 or self.chunk_values % self.chunk_multiple:
             raise ConfigError(
                 f"chunks of {self.chunk_values} values do not fit codec {self.name}",

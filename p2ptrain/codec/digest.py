@@ -11,10 +11,12 @@ hashed: they follow from codec and range.
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from p2ptrain.codec.buffers import Payload
+if TYPE_CHECKING:  # torch stays out: a joiner hashes and talks before it is imported
+    from p2ptrain.codec.buffers import Payload
 
 _DOMAIN = b"p2ptrain part v1"
 

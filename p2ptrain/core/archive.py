@@ -11,16 +11,26 @@ import math
 from collections import OrderedDict
 
 from p2ptrain.core.messages import Commit, RecordAsk
-from p2ptrain.core.types import Digest, Knobs
+from p2ptrain.core.types import Digest, Head, Knobs, cut_of
+
+RECORDS_KEPT = 256
+FUTURE_MAX = 64
+AHEAD_ROUNDS = 4
+"""A follower fetches parts of so many decided rounds at once: one by one, it would never reach quick rounds."""
 
 
 class Archive:
-    """``recent``: applied rounds, oldest first, whose parts are kept too. ``future``: decided and not yet reachable."""
+    """``recent``: applied rounds, oldest first. ``future``: decided and not yet reachable.
+
+    The parts of the last rounds are kept too (from ``parts_from`` on); records much longer: by them a straggler sees
+    whether what it holds is part of this history.
+    """
 
     def __init__(self, knobs: Knobs) -> None:
         self.knobs = knobs
         self.recent: OrderedDict[int, Commit] = OrderedDict()
         self.future: dict[int, Commit] = {}
+        self.parts_from = 0
         self.keep_from = math.inf  # oldest round whose parts somebody may still need who pulls from us
 
     def keep(self, commit: Commit) -> int:
@@ -30,19 +40,33 @@ class Archive:
         being pulled.
         """
         self.recent[commit.record.round] = commit
-        nbytes = sum(part.nbytes for kept in self.recent.values() for part in kept.record.parts)
-        while len(self.recent) > self.knobs.parts_kept_rounds:
-            oldest = next(iter(self.recent))
-            if oldest > self.keep_from and nbytes <= self.knobs.parts_kept_bytes:
+        while len(self.recent) > RECORDS_KEPT:
+            self.recent.popitem(last=False)
+        oldest = next(iter(self.recent))
+        last = commit.record.round - self.knobs.parts_kept_rounds + 1
+        wanted = max(oldest, min(last, self.keep_from))
+        nbytes = 0
+        for round in reversed(self.recent):
+            nbytes += sum(part.nbytes for part in self.recent[round].record.parts)
+            if round < wanted or (round < last and nbytes > self.knobs.parts_kept_bytes):
                 break
-            nbytes -= sum(part.nbytes for part in self.recent.pop(oldest).record.parts)
-        return next(iter(self.recent))
+            self.parts_from = round
+        return self.parts_from
+
+    def lies_on(self, head: Head) -> bool | None:
+        """Whether ``head`` is a point of this history; None if that round is not kept."""
+        kept = self.recent.get(head.round)
+        return cut_of((kept.record,)) == head.cut if kept is not None else None
 
     def ahead(self, commit: Commit) -> None:
         """A decision of a later round. The earliest are kept: they are needed first."""
         self.future[commit.record.round] = commit
-        while len(self.future) > self.knobs.parts_kept_rounds:
+        while len(self.future) > FUTURE_MAX:
             del self.future[max(self.future)]
+
+    def next_ones(self) -> list[Commit]:
+        """The decisions whose parts are fetched ahead."""
+        return [self.future[round] for round in sorted(self.future)[:AHEAD_ROUNDS]]
 
     def take_next(self, round: int, cut: Digest) -> Commit | None:
         """The decision of ``round`` if it is known and follows from ``cut``."""
@@ -62,3 +86,4 @@ class Archive:
     def clear(self) -> None:
         self.recent.clear()
         self.future.clear()
+        self.parts_from = 0

@@ -23,7 +23,7 @@ from p2ptrain.core.events import (
     StateFailed,
     StateLoaded,
 )
-from p2ptrain.core.messages import Commit, HeadSaid, SnapshotAsk, SnapshotOffer, SnapshotRelease
+from p2ptrain.core.messages import Commit, HeadSaid, RecordAsk, SnapshotAsk, SnapshotOffer, SnapshotRelease
 from p2ptrain.core.rounds import StageRound
 from p2ptrain.core.transfer import Pull
 from p2ptrain.core.types import BaseDigest, Digest, Head, PeerId, Policy, Record, SnapshotInfo, Voter, cut_of, short
@@ -59,6 +59,7 @@ class CatchUp:
         self.reason = ""
         self.kept: tuple[Record, Digest, BaseDigest] | None = None
         self.abandoned: list[int] = []
+        self.agreed: dict[PeerId, int] = {}  # last round that a peer is known to share with us
         self.behind_since: float | None = None
 
     # --- heads -----------------------------------------------------------------------------------------------------
@@ -69,6 +70,8 @@ class CatchUp:
         if known is None or head.order >= known.order or head.lineage > known.lineage:
             self.heads[peer] = head
         stage = self.stage
+        if stage.archive.lies_on(head):
+            self.agreed[peer] = head.round
         mine = stage.head
         if mine is None or self.phase != "current":
             return
@@ -91,14 +94,14 @@ class CatchUp:
         known = self.heads.get(peer)
         if known is None or head.order > known.order:
             self.heads[peer] = head
+        if self.stage.archive.lies_on(head):
+            self.agreed[peer] = head.round
 
     def on_foreign_commit(self, peer: PeerId, commit: Commit) -> None:
         """A decision that does not follow from our tip: two histories (never under ``majority``)."""
         head = self.heads.get(peer)
         mine = self.stage.head
-        if self.phase != "current" or mine is None:
-            return
-        if head is not None:
+        if mine is not None and head is not None:
             self.diverged(peer, head)
 
     def diverged(self, peer: PeerId, head: Head) -> None:
@@ -106,7 +109,7 @@ class CatchUp:
         if mine is None:
             return
         if head.lineage == mine.lineage and self.stage.run.policy is Policy.MAJORITY:
-            text = f"{short(peer)} holds another history of round {head.round}: under commit = majority this is a bug or a lie"
+            text = f"{short(peer)} holds another history of round {head.round}: under majority this is a bug or a lie"
             self.desk.say("error", "two-histories", text, head.round)
         elif head.order > mine.order:
             self.abandon(peer, head)
@@ -114,13 +117,18 @@ class CatchUp:
             self.desk.send(peer, HeadSaid(mine))
 
     def abandon(self, peer: PeerId, head: Head) -> None:
-        """Give up our own history for a greater one, and say which rounds that costs."""
+        """Give up our own history for a greater one, and say which rounds that costs: those after the last one that
+        ``peer`` is known to share (all that are kept, if none is known).
+        """
         stage = self.stage
         assert stage.tip is not None
-        rounds = tuple(stage.archive.recent)
+        agreed = self.agreed.get(peer, -1)
+        rounds = tuple(round for round in stage.archive.recent if round > agreed)
         self.abandoned.extend(rounds)
         self.desk.emit(RoundsAbandoned(rounds, stage.tip.samples_total, stage.cut, head.cut))
-        self.desk.say("warning", "abandoned", f"{short(peer)} has the greater history: pulls it from round {head.round}")
+        self.desk.say(
+            "warning", "abandoned", f"{short(peer)} has the greater history: pulls it from round {head.round}"
+        )
         self.kept = (stage.tip, stage.chain, stage.base)
         stage.retire()
         self.start(f"another history is greater (round {head.round})")
@@ -131,6 +139,8 @@ class CatchUp:
             return
         if head.round - mine.round > stage.run.knobs.parts_kept_rounds:
             self.start(f"{head.round - mine.round} rounds behind")
+            # Is what we hold part of that history? The answer comes before any snapshot can be here.
+            self.desk.send(peer, RecordAsk(stage.stage.index, mine.lineage, mine.round + 1, mine.round + 1))
             return
         if self.behind_since is None:
             self.behind_since = self.desk.now
@@ -139,7 +149,11 @@ class CatchUp:
     def _ask_ahead(self) -> None:
         """Ask somebody who is ahead of us, another one each time: the last may not keep the records any more."""
         mine = self.stage.head
-        ahead = [(p, h.round) for p, h in sorted(self.heads.items()) if mine and h.lineage == mine.lineage and h.round > mine.round]
+        ahead = [
+            (p, h.round)
+            for p, h in sorted(self.heads.items())
+            if mine and h.lineage == mine.lineage and h.round > mine.round
+        ]
         if ahead and self.desk.now >= self.stage.asked_at + self.stage.run.knobs.repeat_s:
             self.stage.ask_records(*self.desk.rng.choice(ahead))
         elif not ahead:
@@ -147,9 +161,9 @@ class CatchUp:
 
     def _is_ours(self, head: Head) -> bool:
         """Whether ``head`` lies on our own history; unknown ones do, unless they count more samples than we do."""
-        kept = self.stage.archive.recent.get(head.round + 1)
-        if kept is not None:
-            return kept.record.parent == head.cut
+        known = self.stage.archive.lies_on(head)
+        if known is not None:
+            return known
         mine = self.stage.head
         return mine is not None and head.samples_total <= mine.samples_total
 
@@ -260,9 +274,10 @@ class CatchUp:
             return min(self.behind_since + knobs.stalled_after_s, asks_at)
         return math.inf
 
-    def progressed(self) -> None:
+    def progressed(self, commit: Commit) -> None:
         """A record was applied: following works, and a snapshot of no later round is not needed any more."""
         self.behind_since = None
+        self.agreed.update((voter.peer, commit.record.round) for voter in commit.accepted)
         tip = self.stage.tip
         if tip is None or self.phase in ("current", "loading"):
             return
@@ -322,7 +337,9 @@ class CatchUp:
         self.stage.pulling = True
         rates = dict.fromkeys(peers, 0.0)
         self.pull = Pull(info, rates, self.stage.run.knobs, self.desk.rng)
-        self.desk.say("info", "pull", f"pulls round {info.round}, {info.total_bytes} bytes, from {len(peers)} donors", info.round)
+        self.desk.say(
+            "info", "pull", f"pulls round {info.round}, {info.total_bytes} bytes, from {len(peers)} donors", info.round
+        )
         self._run(self.pull.start(self.desk.now))
         self._look()
 
@@ -351,7 +368,9 @@ class CatchUp:
             record, chain, base = self.kept
             self.kept = None
             self.phase = "current"
-            self.desk.say("warning", "restored", f"nobody holds the greater history any more: back to round {record.round}")
+            self.desk.say(
+                "warning", "restored", f"nobody holds the greater history any more: back to round {record.round}"
+            )
             self.stage.adopt(record, chain, base)
             self.loaded()
 

@@ -141,13 +141,13 @@ def voters_after(
 ) -> tuple[Voter, ...]:
     """R10: V - dead + members that proved this round's base, at most ``voters_max``.
 
-    Chosen by seniority, spread over regions and parties. Ordered by seniority, rotated by one so that the round's
-    leader and the coordinator (the most senior) are two peers wherever there are two; the first can be dialled.
+    Chosen by seniority, spread over regions and parties. Ordered by seniority, those that can be dialled first, rotated
+    by one so that the round's leader and the coordinator (the most senior) are two peers wherever there are two.
     """
     keep = {voter for voter in voters if voter not in dropped} | {v for v in proven if v not in dropped}
     ranked = sorted(keep, key=lambda voter: _rank(voter, members))
     chosen = _spread(ranked, members, run.voters_max)
-    chosen.sort(key=lambda voter: _rank(voter, members))
+    chosen.sort(key=lambda voter: (not _diallable(voter, members), _rank(voter, members)))
     if len(chosen) > 1:
         chosen = chosen[1:] + chosen[:1]
     dialled = next((i for i, voter in enumerate(chosen) if _diallable(voter, members)), 0)

@@ -17,11 +17,16 @@ from p2ptrain.core.desk import Desk
 from p2ptrain.core.ledger import Letters, RoundLedger
 from p2ptrain.core.messages import Progress
 from p2ptrain.core.rounds import StageRound
-from p2ptrain.core.types import Member, PeerId, Status, Voter, short
+from p2ptrain.core.types import Knobs, Member, PeerId, Status, Voter, short
 
 REBALANCE_EVERY_S = 0.25
 REBUILD_WAIT_S = 0.4
 STUCK_FACTOR = 5.0
+
+
+def hangs_at(member: Member, knobs: Knobs) -> float:
+    """From when on a member that answers no probes, while its link stands, is given no work; inf if it answers."""
+    return member.since + knobs.silent_leader_s if member.status is Status.BUSY else math.inf
 
 
 class Coordinating:
@@ -122,11 +127,14 @@ class Coordinating:
 
     def _eligible(self, round: int) -> dict[PeerId, float]:
         """Members that take part in ``round``, with seconds per microbatch (0 unknown)."""
-        fit = (Status.ALIVE, Status.LINK_DOWN, Status.BUSY)
+        fit, now, knobs = (Status.ALIVE, Status.LINK_DOWN, Status.BUSY), self.desk.now, self.stage.run.knobs
         return {
             peer: self._speed(peer)
-            for peer, member in sorted(self.members().items())
-            if member.status in fit and 0 <= member.info.joined_round <= round and peer not in self.stuck
+            for peer, member in self.members().items()
+            if member.status in fit
+            and 0 <= member.info.joined_round <= round
+            and peer not in self.stuck
+            and now < hangs_at(member, knobs)
         }
 
     def _speed(self, peer: PeerId) -> float:
@@ -156,7 +164,15 @@ class Coordinating:
         done = {peer: report.done for peer, report in current.items()}
         pending = {peer: report.pending for peer, report in current.items()}
         ledger, letters = RoundLedger.rebuild(
-            tip.lineage, round, self.stage.run.microbatches, self.stage.run.knobs, speeds, done, pending, self.desk.now, 1000
+            tip.lineage,
+            round,
+            self.stage.run.microbatches,
+            self.stage.run.knobs,
+            speeds,
+            done,
+            pending,
+            self.desk.now,
+            1000,
         )
         self.ledgers = {round: ledger}
         self.rebalance_at = self.desk.now + REBALANCE_EVERY_S
@@ -172,7 +188,9 @@ class Coordinating:
             since = max(self.moved_at.get(peer, self.desk.now), self.stage.progress_at if not idle else -math.inf)
             self.moved_at.setdefault(peer, self.desk.now)
             if idle and peer != self.desk.me.peer and self.desk.now >= since + limit:
-                self.desk.say("warning", "stuck", f"{short(peer)} finished nothing for {limit:.1f} s: its work goes to others")
+                self.desk.say(
+                    "warning", "stuck", f"{short(peer)} finished nothing for {limit:.1f} s: its work goes to others"
+                )
                 self.stuck.add(peer)
                 self._send(ledger.lost(peer, (), self.desk.now))
 

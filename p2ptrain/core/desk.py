@@ -12,7 +12,7 @@ from p2ptrain.core.types import PeerId, Voter
 
 
 class Desk:
-    """``now`` and ``rng`` as passed in by the driver; ``effects`` of the event at hand; messages to oneself in ``local``."""
+    """``now`` and ``rng`` as passed in; ``effects`` of the event at hand; messages to oneself in ``local``."""
 
     def __init__(self, me: Voter, rng: random.Random) -> None:
         self.me = me

@@ -16,6 +16,8 @@ from p2ptrain.core.types import Digest, PeerId, SnapshotInfo, Voter
 
 PINS_MAX = 2
 ASKS_MAX = 64
+FOLLOW_S = 10.0
+"""Parts since a snapshot stay for so long after its pull, for the rounds that the puller has to follow."""
 
 
 class Donating:
@@ -27,11 +29,14 @@ class Donating:
         self.pinned: dict[Digest, tuple[SnapshotInfo, float, set[PeerId]]] = {}
         self.pinning: int | None = None
         self.waiting: dict[PeerId, tuple[int, float]] = {}  # peer -> (round, until)
+        self.followed: list[tuple[int, float]] = []  # (round, until): whoever pulled it follows the records since
 
     @property
     def oldest_round(self) -> float:
-        """Parts from this round on must be kept for those who pull; inf if nobody does."""
-        return min((info.round for info, _, _ in self.pinned.values()), default=math.inf)
+        """Parts from this round on must be kept for those who pull, or have just pulled; inf if nobody does."""
+        self.followed = [(round, until) for round, until in self.followed if until > self.desk.now]
+        rounds = [info.round for info, _, _ in self.pinned.values()] + [round for round, _ in self.followed]
+        return min(rounds, default=math.inf)
 
     def on_ask(self, sender: Voter, message: SnapshotAsk) -> None:
         tip = self.stage.tip
@@ -120,5 +125,6 @@ class Donating:
             self._unpin(min(self.pinned, key=lambda key: self.pinned[key][1]))
 
     def _unpin(self, key: Digest) -> None:
+        self.followed.append((self.pinned[key][0].round, self.desk.now + FOLLOW_S))
         del self.pinned[key]
         self.desk.emit(Unpin(key))

@@ -9,7 +9,7 @@ Decides what is told and how often. Does not order exchanges (``leading``), nor 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Mapping
 
 from p2ptrain.core.desk import Desk
 from p2ptrain.core.events import Exchange, PartTroubled, StopExchange
@@ -23,7 +23,7 @@ class Exchanging:
     ``held``: averaged parts of this round held here. ``patience_s``: silence of a stream after which it is in trouble.
     """
 
-    def __init__(self, desk: Desk, held: Callable[[], Collection[PartDone]], patience_s: float, repeat_s: float) -> None:
+    def __init__(self, desk: Desk, held: Mapping[Digest, PartDone], patience_s: float, repeat_s: float) -> None:
         self.desk = desk
         self.held = held
         self.patience_s = patience_s
@@ -73,7 +73,9 @@ class Exchanging:
         """Tell the leader of one's own part at once, of all parts once they are whole."""
         if self.begin is None:
             return
-        self.troubles = {index: told for index, told in self.troubles.items() if self._range(index) != (part.start, part.stop)}
+        self.troubles = {
+            index: told for index, told in self.troubles.items() if self._range(index) != (part.start, part.stop)
+        }
         mine = any(o.reducer == self.desk.me.peer and o.start == part.start for o in self.begin.parts)
         if mine or self.all_held():
             self.tell_have(whole=not mine)
@@ -82,7 +84,7 @@ class Exchanging:
         """True if it concerns the current exchange."""
         if self.begin is None or event.begin_digest != self.begin.digest or not 0 <= event.part < len(self.begin.parts):
             return False
-        if any((part.start, part.stop) == self._range(event.part) for part in self.held()):
+        if any((part.start, part.stop) == self._range(event.part) for part in self.held.values()):
             return False
         if event.reducer:
             self.lost.add(self._range(event.part))
@@ -108,7 +110,7 @@ class Exchanging:
         me = self.desk.me.peer
         spans = {(o.start, o.stop): o.fixed for o in self.begin.parts if whole or o.reducer == me}
         parts = []
-        for part in self.held():
+        for part in self.held.values():
             if (part.start, part.stop) in spans:
                 fixed = spans[part.start, part.stop]
                 if fixed.digest == part.digest if fixed is not None else self._is_ordered(part):
@@ -120,13 +122,13 @@ class Exchanging:
         """Whether every range of the current exchange is held here."""
         if self.begin is None:
             return False
-        spans = {(part.start, part.stop) for part in self.held()}
+        spans = {(part.start, part.stop) for part in self.held.values()}
         return all((order.start, order.stop) in spans for order in self.begin.parts)
 
     def is_coming(self, part: PartDone) -> bool:
         """True while the running exchange will bring exactly this range by itself."""
         span = (part.start, part.stop)
-        if self.begin is None or span in self.lost or any((p.start, p.stop) == span for p in self.held()):
+        if self.begin is None or span in self.lost or any((p.start, p.stop) == span for p in self.held.values()):
             return False
         return any((o.start, o.stop) == span and o.fixed is None for o in self.begin.parts)
 

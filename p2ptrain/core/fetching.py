@@ -10,7 +10,7 @@ present. Does not decide which parts are wanted (``rounds``), nor what to do whe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from p2ptrain.core.desk import Desk
 from p2ptrain.core.events import FetchPart, PartFetchFailed
@@ -71,9 +71,9 @@ class Fetching:
     def deadline(self) -> float:
         return min(self.again_at.values(), default=math.inf)
 
-    def reset(self) -> None:
-        """Another round: what still arrives is not wanted any more."""
-        self.running.clear()
-        self.tried.clear()
-        self.again_at.clear()
+    def reset(self, keep: Collection[Digest]) -> None:
+        """Another round: what still arrives is not wanted any more, but for the parts in ``keep``."""
+        self.running = {digest: peer for digest, peer in self.running.items() if digest in keep}
+        self.tried = {digest: peers for digest, peers in self.tried.items() if digest in keep}
+        self.again_at = {digest: at for digest, at in self.again_at.items() if digest in keep}
         self.fruitless = 0

@@ -16,6 +16,7 @@ from p2ptrain.core.messages import Grant, Progress, Revoke
 from p2ptrain.core.rounds import StageRound
 from p2ptrain.core.types import Bundle, PeerId, Voter
 
+LEADER_SERIAL = 1_000_000  # serials of a leader's own grants start here: above any coordinator's
 ROUNDS_AHEAD = 2
 SPEED_SMOOTHING = 0.3
 PROGRESS_EVERY_S = 0.2
@@ -72,7 +73,9 @@ class Filling:
             return
         ids = stage.ids()
         drop = {ids[p] for p in message.positions if 0 <= p < len(ids)} - self.done
-        self.queue = deque((index, kept) for index, some in self.queue if (kept := tuple(i for i in some if i not in drop)))
+        self.queue = deque(
+            (index, kept) for index, some in self.queue if (kept := tuple(i for i in some if i not in drop))
+        )
         if self.running and drop & set(self.running[1]):
             self.desk.emit(Shrink(stage.round, tuple(sorted(drop & set(self.running[1])))))
         self.taken -= drop - set(self.running[1] if self.running else ())
@@ -113,11 +116,13 @@ class Filling:
         self.taken -= dropped
         me = self.desk.me
         self._compute_next()
-        if isinstance(event, BundleFailed):
-            self.desk.say("warning", "refused", f"own gradient of {len(event.ids)} microbatches refused: {event.reason}")
-            self.stage.refused.extend(event.ids)
-            self.stage.fill_changed(self.expects_more)
-        elif event.ids:
+        refused, reason = (
+            (event.ids, event.reason) if isinstance(event, BundleFailed) else (event.refused, "not finite")
+        )
+        if refused:
+            self.desk.say("warning", "refused", f"own gradient of {len(refused)} microbatches refused: {reason}")
+            self.stage.refused.extend(refused)
+        if isinstance(event, BundleDone) and event.ids:
             self.done.update(event.ids)
             self.stage.bundle_done(Bundle(me.peer, me.life, event.index, event.ids, event.loss_sum), self.expects_more)
         else:
@@ -154,8 +159,10 @@ class Filling:
     # --- helpers ---------------------------------------------------------------------------------------------------
 
     def _take(self, grant: Grant) -> None:
+        """What is not taken yet; from the round's leader also what is done: it fits into no set of disjoint bundles."""
         ids = self.stage.ids()
-        fresh = tuple(ids[p] for p in grant.positions if 0 <= p < len(ids) and ids[p] not in self.taken)
+        taken = self.taken - self.done if grant.serial >= LEADER_SERIAL else self.taken
+        fresh = tuple(ids[p] for p in grant.positions if 0 <= p < len(ids) and ids[p] not in taken)
         if fresh:
             self.taken.update(fresh)
             self.queue.append((self.next_index, fresh))

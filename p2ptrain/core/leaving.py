@@ -13,7 +13,7 @@ import math
 from typing import TYPE_CHECKING
 
 from p2ptrain.core.events import Halt, LeaveAsked
-from p2ptrain.core.messages import HeadSaid, Leave
+from p2ptrain.core.messages import HeadSaid, Leave, RecordAsk
 from p2ptrain.core.types import PeerId, short
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class Leaving:
         self.until = math.inf
         self.hand_over_until = math.inf
         self.round_over = False
+        self.ask_at = -math.inf
+        self.asked_round = -1
         self.done = False
 
     @property
@@ -46,7 +48,9 @@ class Leaving:
         self.asked = event.reason or "asked to leave"
         self.until = desk.now + FINISH_S
         self.hand_over_until = desk.now + HAND_OVER_S
-        desk.say("info", "leaving", f"leaves ({self.asked}): finishes round {stage.round} first, at most {FINISH_S:.0f} s")
+        desk.say(
+            "info", "leaving", f"leaves ({self.asked}): finishes round {stage.round} first, at most {FINISH_S:.0f} s"
+        )
         if stage.tip is None or (not stage.bundles and not self.node.filling.expects_more and stage.begin is None):
             self.round_over = True
 
@@ -68,7 +72,8 @@ class Leaving:
         if self.done and (now >= self.until or self._all_hold_last()):
             self._goodbye("the run is finished")
         elif self.asked and (self.round_over or now >= self.until):
-            if now < self.hand_over_until and self._is_last_copy():
+            if now < self.hand_over_until and not self._is_kept():
+                self._ask_who_holds()
                 return
             self._goodbye(self.asked)
 
@@ -77,7 +82,7 @@ class Leaving:
 
     def deadline(self) -> float:
         if self.asked and self.round_over:
-            return self.hand_over_until
+            return min(self.hand_over_until, max(self.ask_at, self.node.desk.now))
         return self.until
 
     # --- helpers ---------------------------------------------------------------------------------------------------
@@ -92,10 +97,29 @@ class Leaving:
         waiting = [p for p in self._others() if roster.linked(p)]
         return all(peer in heads and heads[peer].round >= rounds for peer in waiting)
 
-    def _is_last_copy(self) -> bool:
-        """Others are here, none of them holds the state yet, and we do."""
-        others = [m for m in self.node.roster.present() if m.info.peer != self.node.desk.me.peer]
-        return self.node.stage.tip is not None and bool(others) and all(m.info.joined_round < 0 for m in others)
+    def _is_kept(self) -> bool:
+        """Whether enough others hold what we hold (R11): ``replication`` of them, or all that take part."""
+        node = self.node
+        head, others = node.stage.head, self._others()
+        if head is None or not others:
+            return True
+        heads = node.catchup.heads
+        holders = [
+            p for p in others if p in heads and heads[p].lineage >= head.lineage and heads[p].round >= head.round
+        ]
+        members = [p for p in others if (m := node.roster.get(p)) is not None and m.info.joined_round >= 0]
+        return len(holders) >= max(1, min(node.run.replication, len(members)))
+
+    def _ask_who_holds(self) -> None:
+        """An answer with our last record shows that it is applied there; its parts can be fetched here meanwhile."""
+        node = self.node
+        head = node.stage.head
+        if head is None or (node.desk.now < self.ask_at and self.asked_round == head.round):
+            return
+        self.asked_round = head.round
+        self.ask_at = node.desk.now + node.run.knobs.repeat_s
+        ask = RecordAsk(node.stage.stage.index, head.lineage, head.round, head.round)
+        node.desk.broadcast(self._others(), ask)
 
     def _goodbye(self, reason: str) -> None:
         node = self.node

@@ -19,15 +19,16 @@ from typing import Any
 from p2ptrain.core import events as ev
 from p2ptrain.core import messages as msg
 from p2ptrain.core.catchup import CatchUp
-from p2ptrain.core.coordinating import Coordinating
+from p2ptrain.core.coordinating import Coordinating, hangs_at
 from p2ptrain.core.desk import Desk
 from p2ptrain.core.donating import Donating
 from p2ptrain.core.filling import Filling
+from p2ptrain.core.knocking import Knocking
 from p2ptrain.core.leaving import Leaving
 from p2ptrain.core.results import result_of
 from p2ptrain.core.roster import Roster
 from p2ptrain.core.rounds import StageRound
-from p2ptrain.core.seniority import coordinator_of
+from p2ptrain.core.seniority import seniority_key
 from p2ptrain.core.stalls import Stalls, waits_of
 from p2ptrain.core.succession import Succession
 from p2ptrain.core.types import (
@@ -67,6 +68,7 @@ class Node:
         self.filling = Filling(self.stage)
         self.donating = Donating(self.stage)
         self.catchup = CatchUp(self.stage, self._donors, self._new_round)
+        self.knocking = Knocking(self.desk, run.knobs)
         self.leaving = Leaving(self)
         self.stalls = Stalls(self)
         self.halted = False
@@ -76,7 +78,10 @@ class Node:
         self._members_version = -1
         self._present_cache: list[PeerId] = []
         self._coordinator: tuple[int, float, PeerId | None] = (-1, 0.0, None)
-        self._handlers: dict[type[ev.Event], Callable[[Any], None]] = {
+        self._handlers = self._table()
+
+    def _table(self) -> dict[type[ev.Event], Callable[[Any], None]]:
+        return {
             ev.Started: self._on_started,
             ev.Ticked: self._on_ticked,
             ev.Received: lambda e: self._on_received(e.sender, e.message),
@@ -126,6 +131,7 @@ class Node:
             self.coordinating.deadline(),
             self.donating.deadline(),
             self.catchup.deadline(),
+            self.knocking.at,
             self.leaving.deadline(),
             self.stalls.deadline(),
             self.stage.deadline(),
@@ -135,8 +141,11 @@ class Node:
         """One line for logs, transcripts and status."""
         tip = self.stage.tip
         where = f"round {tip.round}" if tip else f"no state ({self.catchup.phase})"
-        roles = [name for name, on in (("leads", self.succession.lead), ("coordinates", self.coordinating.active)) if on]
-        return f"{short(self.desk.me.peer)}#{self.desk.me.life} {where}; {', '.join(roles) or 'member'}; {self.roster.describe()}"
+        roles = [
+            name for name, on in (("leads", self.succession.lead), ("coordinates", self.coordinating.active)) if on
+        ]
+        who = f"{short(self.desk.me.peer)}#{self.desk.me.life}"
+        return f"{who} {where}; {', '.join(roles) or 'member'}; {self.roster.describe()}"
 
     def waits(self) -> list[Wait]:
         """Every current wait: on whom, since when, until when."""
@@ -166,14 +175,16 @@ class Node:
         if version == self.roster.version and self.desk.now < until:
             return peer
         active, until = [], math.inf
-        for member in self._members().values():
-            if not member.present or member.info.joined_round < 0:
+        members = self._members()
+        for member in (members[peer] for peer in self._present_cache):
+            if member.info.joined_round < 0:
                 continue
-            hangs_at = member.since + self.run.knobs.silent_leader_s if member.status is Status.BUSY else math.inf
-            if self.desk.now < hangs_at:
+            hangs = hangs_at(member, self.run.knobs)
+            if self.desk.now < hangs:
                 active.append(member)
-                until = min(until, hangs_at)
-        peer = coordinator_of(active)
+                until = min(until, hangs)
+        chosen = min(active, key=lambda member: (not member.info.diallable, seniority_key(member.info)), default=None)
+        peer = chosen.info.peer if chosen is not None else None
         self._coordinator = (self.roster.version, until, peer)
         return peer
 
@@ -218,8 +229,7 @@ class Node:
             self._new_round()
         else:
             self.catchup.start("joins")
-        for address in event.contacts:
-            self.desk.emit(ev.Dial("", (address,), self.run.knobs.dial_timeout_s * 3))
+        self.knocking.start(event.contacts)
         self.desk.emit(ev.Announce(self.me))
 
     def _on_ticked(self, event: ev.Ticked) -> None:
@@ -229,6 +239,7 @@ class Node:
         self.coordinating.look(self.coordinator)
         self.donating.tick()
         self.catchup.tick()
+        self.knocking.tick()
         self.leaving.tick()
         self.stalls.tick()
 
@@ -249,7 +260,9 @@ class Node:
             self._roster(self.roster.received(sender, message, self.desk.now))
         if isinstance(message, _ROUND):
             if self.stage.admit(sender, message):
-                self._on_round_message(sender, message)
+                self.succession.on_message(sender, message)
+                if isinstance(message, msg.Begin):
+                    self._note_part_taken(message)
         elif isinstance(message, _ROSTER):
             if isinstance(message, msg.Hello) and message.head is not None:
                 self.catchup.note_head(sender.peer, message.head)
@@ -277,47 +290,35 @@ class Node:
         elif isinstance(message, msg.Heal):
             self._on_heal(sender, message)
 
-    def _on_round_message(self, sender: Voter, message: msg.Message) -> None:
-        lead = self.succession.lead
-        self.succession.heard(sender)
-        if isinstance(message, msg.Close):
-            self.stage.on_close(sender, message)
-        elif isinstance(message, msg.Begin):
-            self.stage.on_begin(sender, message)
-            self._note_part_taken(message)
-        elif isinstance(message, msg.Propose):
-            self.stage.on_propose(sender, message)
-        elif isinstance(message, msg.Accept):
-            self.stage.on_accept(sender, message)
-        elif lead is not None:
-            if isinstance(message, msg.Filled):
-                lead.on_filled(sender, message)
-            elif isinstance(message, msg.Have):
-                lead.on_have(sender, message)
-            elif isinstance(message, msg.Trouble):
-                lead.on_trouble(sender, message)
-
     def _on_measured(self, event: ev.ExchangeMeasured) -> None:
         self.bytes_sent += event.bytes_sent
         self.bytes_received += event.bytes_received
 
     def _on_applied(self, event: ev.Applied) -> None:
         result = result_of(self)
-        if self.stage.applied(event) is None:
+        commit = self.stage.applied(event)
+        if commit is None:
             return
         if result is not None:
             self.desk.emit(ev.Report(result))
         self.bytes_sent = self.bytes_received = 0
-        self.catchup.progressed()
+        self.catchup.progressed(commit)
         self._new_round()
         self.leaving.round_applied()
 
     def _on_heal(self, sender: Voter, message: msg.Heal) -> None:
         stage = self.stage
-        if stage.tip is None or message.fence.round != stage.round or message.fence.parent != stage.cut or stage.healing:
+        if (
+            stage.tip is None
+            or message.fence.round != stage.round
+            or message.fence.parent != stage.cut
+            or stage.healing
+        ):
             return
         stage.healing = True
-        self.desk.say("warning", "healing", f"own state differs in slices {list(message.slices)}: pulls them again", stage.round)
+        self.desk.say(
+            "warning", "healing", f"own state differs in slices {list(message.slices)}: pulls them again", stage.round
+        )
         self.desk.emit(ev.HealSlices(stage.stage.index, message.slices, message.healthy))
 
     def _on_healed(self, event: ev.SlicesHealed) -> None:
@@ -358,6 +359,7 @@ class Node:
             self.coordinating.look(coordinator)
             self.succession.look()
             self.catchup.look()
+            self.knocking.look(len(self._present_peers()) <= 1)
             self.leaving.look()
             if not self.desk.local:
                 return

@@ -67,7 +67,7 @@ def write_size(voters: int, replication: int) -> int:
 
 
 def drops_half(voters: Collection[Voter], dead: Collection[Voter]) -> bool:
-    """Whether D holds several voters and half or more of V: under ``any`` this needs one more probing period (section 5)."""
+    """Whether D holds several voters and half or more of V: ``any`` then waits one more probing period."""
     gone = sum(1 for voter in voters if voter in dead)
     return gone > 1 and 2 * gone >= len(voters)
 

@@ -42,8 +42,11 @@ class Reach:
 
     def wakes(self) -> float:
         """When some contact or probe next wants to be looked at."""
-        contacts = min((contact.wakes(self._knobs) for contact in self.table.values()), default=math.inf)
-        return min(contacts, self.probes.wakes())
+        soonest = self.probes.wakes()
+        for contact in self.table.values():
+            if not contact.linked or contact.suspicion is not None or contact.redial_at < math.inf:
+                soonest = min(soonest, contact.wakes(self._knobs))
+        return soonest
 
     def probe(self, peer: PeerId, now: float, asker: PeerId = "", asker_seq: int = 0) -> Send:
         return Send(peer, Probe(self.probes.send(peer, now, asker, asker_seq), self._lines.piggyback()))

@@ -30,8 +30,13 @@ def result_of(node: Node) -> RoundResult | None:
         if some < bundle.weight:
             left_out.append(LeftOut(bundle.peer, f"{bundle.weight - some} of {bundle.weight} microbatches not counted"))
     lead = node.succession.lead
+    said = {node.desk.me.peer: set(stage.refused)}
     if lead is not None:
         left_out.extend(lead.left_out_list())
+        said.update((voter.peer, set(answer.refused)) for voter, answer in lead.answers.items())
+    for peer, ids in said.items():
+        if ids:
+            left_out.append(LeftOut(peer, f"{len(ids)} microbatches of its own refused: gradient not finite"))
     refused = len(set(record.spent_ids) - counted)
     if refused:
         left_out.append(LeftOut("", f"{refused} microbatches refused: gradient not finite"))

@@ -286,8 +286,9 @@ class Roster:
             if line.status is Status.SUSPECT:
                 return effects + self._suspect(peer, now, f"suspected by {short(source)}", direct=False)
             return effects + self._meet(peer, now)
-        if precedence(line) <= precedence(said(known)):
-            behind = precedence(line) < precedence(said(known)) and line.status is not up_status(line.info)
+        told, ours = precedence(line), precedence(known)
+        if told <= ours:
+            behind = told < ours and line.status is not up_status(line.info)
             return [Send(source, Gossip((said(known),)))] if behind and self.linked(source) else []
         if line.status is Status.LEFT:
             self._put(replace(known, info=line.info, incarnation=line.incarnation), now, "")

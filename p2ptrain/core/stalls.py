@@ -49,9 +49,12 @@ class Stalls:
         names = ", ".join(f"{short(v.peer)} (life {v.life})" for v in missing)
         if stage.run.policy is Policy.MAJORITY:
             need = write_size(len(stage.voters), stage.run.replication)
+            told = f"round {stage.round} needs {need} of {len(stage.voters)} voters; missing: {names}. "
+            proven = sum(1 for v in stage.voters if self.node.roster.is_proven_dead(v))
+            if len(missing) + proven < need:
+                return told + "It goes on when they answer, or when all of them are started again with their own keys"
             return (
-                f"round {stage.round} needs {need} of {len(stage.voters)} voters; missing: {names}. "
-                "Start one of them again with its own key, or let it leave cleanly; else `resume` from a snapshot"
+                told + "It goes on when they answer; if they died, so many at once, only `resume` from a snapshot helps"
             )
         return f"round {stage.round} waits for {names}. It goes on when they answer or are known to be dead"
 
@@ -59,12 +62,10 @@ class Stalls:
 def missing_voters(node: Node) -> list[Voter]:
     """Voters that do not answer, if without them no quorum can be had; empty while commits are possible."""
     stage = node.stage
-    if stage.tip is None or stage.decided is not None:
+    if stage.tip is None or stage.decided is not None or stage.run.policy is Policy.ANY:
         return []
     lost = [v for v in stage.voters if v != node.desk.me and node.roster.is_dead(v)]
     if not lost:
-        return []
-    if stage.run.policy is Policy.ANY:
         return []
     proven = frozenset(v for v in lost if node.roster.is_proven_dead(v))
     electorate = Electorate(stage.run.policy, stage.voters, stage.run.replication, proven)
@@ -93,9 +94,18 @@ def waits_of(node: Node) -> list[Wait]:
         waits.append(Wait("parts of a decided round", on, stage.progress_at, math.inf, f"round {stage.round}"))
     elif stage.begin is not None:
         until = stage.progress_at + knobs.exchange_max_s
-        waits.append(Wait("the exchange", tuple(sorted({o.reducer for o in stage.begin.parts if o.reducer})), stage.progress_at, until))
+        waits.append(
+            Wait(
+                "the exchange",
+                tuple(sorted({o.reducer for o in stage.begin.parts if o.reducer})),
+                stage.progress_at,
+                until,
+            )
+        )
     elif stage.filled_at is not None:
         lead = node.succession.lead
         on = tuple(lead.awaited()) if lead is not None else (owner,)
-        waits.append(Wait("the exchange to begin", on, stage.filled_at, node.succession.lead_at, f"round {stage.round}"))
+        waits.append(
+            Wait("the exchange to begin", on, stage.filled_at, node.succession.lead_at, f"round {stage.round}")
+        )
     return waits

@@ -13,8 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from p2ptrain.core.choosing import Outlook
 from p2ptrain.core.deadlines import Arrivals
-from p2ptrain.core.leading import Lead, Outlook
+from p2ptrain.core.following import RoundMessage
+from p2ptrain.core.leading import Lead
+from p2ptrain.core.messages import Accept, Begin, Close, Filled, Have, Propose
 from p2ptrain.core.quorum import Electorate, drops_half
 from p2ptrain.core.rounds import StageRound
 from p2ptrain.core.types import Ballot, Member, PeerId, PeerInfo, Policy, Voter, short
@@ -24,7 +27,8 @@ class Succession:
     """Holds the ballot this peer leads, if any (``lead``).
 
     ``is_dead``: this peer's own verdict about a voter's life; ``is_proven_dead``: by signed goodbye or later life.
-    ``has_state``: whether a member is known to hold the run's state. ``may_lead``: False while in doubt (R12), while leaving, or if it cannot be dialled while others can.
+    ``has_state``: whether a member is known to hold the run's state. ``may_lead``: False while in doubt (R12), while
+    leaving, or if it cannot be dialled while others can.
     """
 
     def __init__(
@@ -44,11 +48,21 @@ class Succession:
         self.may_lead = may_lead
         self.has_state = has_state
         self.outlook = Outlook(members, is_dead, Arrivals(stage.run.knobs), Arrivals(stage.run.knobs))
-        self.lead: Lead | None = None
+        self._lead: Lead | None = None
         self.overdue: set[Voter] = set()
         self.lead_at = math.inf  # when this peer opens a ballot unless something changes
         self.look_at = math.inf  # when the leader's silence is judged
         self.reason = ""
+
+    @property
+    def lead(self) -> Lead | None:
+        """The ballot that this peer leads in the round at hand."""
+        lead = self._lead
+        return lead if lead is not None and self.stage.tip is not None and lead.cut == self.stage.cut else None
+
+    @lead.setter
+    def lead(self, lead: Lead | None) -> None:
+        self._lead = lead
 
     def new_round(self) -> None:
         """After applying a record (or loading a snapshot)."""
@@ -56,7 +70,12 @@ class Succession:
         self.overdue = set()
         self.lead_at = self.look_at = math.inf
         first = self.stage.first_ballot()
-        if first.owner == self.desk.me and self.stage.promised == first and self.stage.accepted is None and self.may_lead():
+        if (
+            first.owner == self.desk.me
+            and self.stage.promised == first
+            and self.stage.accepted is None
+            and self.may_lead()
+        ):
             self._open(first, frozenset(), ())
 
     def look(self) -> None:
@@ -76,9 +95,25 @@ class Succession:
             self.overdue |= self.lead.overdue
             self.lead_at, self.reason = self.desk.now, self.lead.spent
 
-    def heard(self, voter: Voter) -> None:
-        """A message of this round came from it: it is not silent."""
-        self.overdue.discard(voter)
+    def on_message(self, sender: Voter, message: RoundMessage) -> None:
+        """A message of this very round (``StageRound.admit``), to the member's side or to the leader's."""
+        self.overdue.discard(sender)
+        stage, lead = self.stage, self.lead
+        if isinstance(message, Close):
+            stage.on_close(sender, message)
+        elif isinstance(message, Begin):
+            stage.on_begin(sender, message)
+        elif isinstance(message, Propose):
+            stage.on_propose(sender, message)
+        elif isinstance(message, Accept):
+            stage.on_accept(sender, message)
+        elif lead is not None:
+            if isinstance(message, Filled):
+                lead.on_filled(sender, message)
+            elif isinstance(message, Have):
+                lead.on_have(sender, message)
+            else:
+                lead.on_trouble(sender, message)
 
     def tick(self) -> None:
         if self.lead is not None:
@@ -94,6 +129,11 @@ class Succession:
     def _watch_leader(self) -> None:
         stage, knobs, now = self.stage, self.stage.run.knobs, self.desk.now
         owner = (stage.seen if stage.seen > stage.promised else stage.promised).owner
+        if owner != self.desk.me and not self._out(owner):
+            late_at = self._late_at()
+            if now < late_at:
+                self.lead_at, self.look_at = math.inf, late_at
+                return
         rank = self._rank(owner)
         if rank is None or not self.may_lead():
             self.lead_at = math.inf
@@ -104,18 +144,20 @@ class Succession:
         if owner == self.desk.me:
             self._plan(0.0, "own ballot was given up")
             return
+        self.overdue.add(owner)
+        self._plan(rank * knobs.takeover_max_s, f"leader {short(owner.peer)} is silent")
+
+    def _late_at(self) -> float:
+        """When the leader's silence counts; inf while we wait for nothing from it.
+
+        A leader that lives says something more often than this (a repeated Begin, or an answer to a repeated Filled);
+        one that lives and brings nothing about is waited for no longer than an exchange may take.
+        """
+        stage, knobs = self.stage, self.stage.run.knobs
         if stage.filled_at is None and stage.begin is None and stage.promised not in stage.proposals:
-            self.lead_at = math.inf
-            return
-        # A leader that lives says something more often than this (a repeated Begin, or an answer to a repeated Filled);
-        # one that lives and brings nothing about is waited for no longer than an exchange may take.
+            return math.inf
         heard_at = max(stage.progress_at, stage.leader_heard_at)
-        late_at = min(heard_at + knobs.silent_leader_s, stage.progress_at + knobs.exchange_max_s)
-        if now >= late_at:
-            self.overdue.add(owner)
-            self._plan(rank * knobs.takeover_max_s, f"leader {short(owner.peer)} is silent")
-        else:
-            self.lead_at, self.look_at = math.inf, late_at
+        return min(heard_at + knobs.silent_leader_s, stage.progress_at + knobs.exchange_max_s)
 
     def _plan(self, extra_s: float, reason: str) -> None:
         if self.lead_at == math.inf or self.reason != reason:

@@ -17,6 +17,7 @@ from p2ptrain.codec.sizes import (
     INT8_BLOCK,
     chunk_count,
     chunk_ranges,
+    chunk_values_of,
     encoded_bytes,
     exact_bytes,
     part_bytes,
@@ -60,9 +61,11 @@ def test_a_part_is_the_sum_of_its_chunks(name: str, n: int, blocks: int, header:
     assert part_bytes(name, n, header, chunk) == sum(encoded_bytes(name, b - a) + header for a, b in ranges)
 
 
-def test_chunks_are_one_to_four_mib() -> None:
-    for name in FLOAT_CODECS:
-        assert 1 << 20 <= encoded_bytes(name, CHUNK_VALUES) <= (4 << 20)
+def test_chunks_are_one_to_two_mib() -> None:
+    for name in CODEC_NAMES:
+        size = chunk_values_of(name)
+        assert size % INT8_BLOCK == 0 and size <= CHUNK_VALUES
+        assert 1 << 20 <= encoded_bytes(name, size) <= (2 << 20) + 64
 
 
 @pytest.mark.parametrize("call", [codec_by_name, lambda name: encoded_bytes(name, 1)])
@@ -226,7 +229,7 @@ def test_any_int8_bytes_of_the_right_length_decode_finite_or_raise(noise: bytes)
 
 @pytest.mark.parametrize("name", FLOAT_CODECS)
 def test_threads_change_no_bit(name: str) -> None:
-    codec, values = codec_by_name(name), normal(1_000_001)
+    codec, values = codec_by_name(name, chunk_values=1 << 20), normal(1_000_001)
     results = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
