@@ -40,7 +40,10 @@ class AdmissionError(P2PTrainError):
 
 
 class TransportError(P2PTrainError):
-    """Nobody could be reached, or a stream broke: try elsewhere. ``fields['attempts']``: each address and what happened."""
+    """Nobody could be reached, or a stream broke: try elsewhere.
+
+    ``fields['attempts']``: each address and what happened.
+    """
 
     exit_code = 5
 

@@ -201,9 +201,7 @@ class RoundLedger:
         del self._accounts[peer]
         return self._deal_free(now)
 
-    def uncovered(
-        self, covered: Iterable[int], exclude: Iterable[PeerId] = (), now: float | None = None
-    ) -> Letters:
+    def uncovered(self, covered: Iterable[int], exclude: Iterable[PeerId] = (), now: float | None = None) -> Letters:
         """Leases again exactly the positions outside ``covered``: the grants sent name each of them once.
 
         A position still open with a peer stays with it (its grant is repeated) unless the peer is in ``exclude``; work
@@ -409,9 +407,7 @@ class RoundLedger:
         movable = [p for p in account.undone[begun:] if p not in self._moved]
         return movable[-1] if movable else None
 
-    def _letters(
-        self, granted: Mapping[PeerId, list[int]], revoked: Mapping[PeerId, list[int]], now: float
-    ) -> Letters:
+    def _letters(self, granted: Mapping[PeerId, list[int]], revoked: Mapping[PeerId, list[int]], now: float) -> Letters:
         letters: Letters = []
         for peer in sorted(revoked):
             letters.append((peer, Revoke(self.lineage, self.round, tuple(sorted(revoked[peer])))))

@@ -25,6 +25,7 @@ from p2ptrain.core.donating import Donating
 from p2ptrain.core.filling import Filling
 from p2ptrain.core.knocking import Knocking
 from p2ptrain.core.leaving import Leaving
+from p2ptrain.core.planning import Planning
 from p2ptrain.core.results import result_of
 from p2ptrain.core.roster import Roster
 from p2ptrain.core.rounds import StageRound
@@ -66,6 +67,7 @@ class Node:
         )
         self.coordinating = Coordinating(self.stage, self._members)
         self.filling = Filling(self.stage)
+        self.planning = Planning(run, self.desk, self._members)
         self.donating = Donating(self.stage)
         self.catchup = CatchUp(self.stage, self._donors, self._new_round)
         self.knocking = Knocking(self.desk, run.knobs)
@@ -129,6 +131,7 @@ class Node:
             self.roster.deadline(),
             self.succession.deadline(),
             self.coordinating.deadline(),
+            self.planning.deadline(),
             self.donating.deadline(),
             self.catchup.deadline(),
             self.knocking.at,
@@ -254,6 +257,7 @@ class Node:
             self.stage.send_filled()
         self.filling.link_up(peer)
         self.coordinating.link_up(peer)
+        self.planning.link_up(peer)
 
     def _on_received(self, sender: Voter, message: msg.Message) -> None:
         if sender != self.desk.me:
@@ -279,6 +283,8 @@ class Node:
             self.filling.on_revoke(message)
         elif isinstance(message, msg.Progress):
             self.coordinating.on_progress(sender, message)
+        elif isinstance(message, msg.PlanSaid):
+            self.planning.on_said(message)
         elif isinstance(message, msg.RecordAsk):
             self.stage.on_record_ask(sender, message)
         elif isinstance(message, msg.SnapshotAsk):
@@ -347,8 +353,8 @@ class Node:
                     if self.stage.led_by is not None and change.peer == self.stage.led_by.peer and self.stage.head:
                         # It may have died before it told everybody what was decided.
                         self.desk.broadcast(self._present_peers(), msg.HeadSaid(self.stage.head))
-                    how = "left" if change.after is Status.LEFT else "is dead"
-                    self.desk.say("info", "peer-lost", f"{short(change.peer)} {how}: {change.cause}", self.stage.round)
+                    told = change.cause if change.after is Status.LEFT else f"is dead: {change.cause}"
+                    self.desk.say("info", "peer-lost", f"{short(change.peer)} {told}", self.stage.round)
             if changes:
                 if self.succession.lead is not None:
                     self.succession.lead.roster_changed()
@@ -357,6 +363,7 @@ class Node:
             coordinator = self.coordinator
             self.filling.tell_coordinator(coordinator)
             self.coordinating.look(coordinator)
+            self.planning.look(self.coordinating.active, bool(changes))
             self.succession.look()
             self.catchup.look()
             self.knocking.look(len(self._present_peers()) <= 1)

@@ -1,8 +1,8 @@
 """Contacts, dials, probes and questions to others: how a roster reaches members. Effects out, no verdicts.
 
-    ask(c)          ->  ProbeFor(c) to up to ``indirect_probes`` linked members
-    probe_for(c)    ->  our own Probe to c on behalf of the asker, or ProbeReport if there is nothing to wait for
-    cannot_hear(c)  ->  whoever asked us about c is told so
+ask(c)          ->  ProbeFor(c) to up to ``indirect_probes`` linked members
+probe_for(c)    ->  our own Probe to c on behalf of the asker, or ProbeReport if there is nothing to wait for
+cannot_hear(c)  ->  whoever asked us about c is told so
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is done with a layer list: forward, loss, held-out loss, and text from it. Decides nothing.
 
-    loss = next_token_loss(layers, inputs_BT, targets_BT); loss.backward()
+loss = next_token_loss(layers, inputs_BT, targets_BT); loss.backward()
 """
 
 from __future__ import annotations

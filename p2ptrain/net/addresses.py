@@ -1,6 +1,6 @@
 """Under which addresses others may reach this machine. A guess: only a dial-back proves one.
 
-    announced("0.0.0.0", 4100)   ->  ("192.0.2.7:4100", "127.0.0.1:4100")
+announced("0.0.0.0", 4100)   ->  ("192.0.2.7:4100", "127.0.0.1:4100")
 """
 
 from __future__ import annotations

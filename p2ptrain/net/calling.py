@@ -223,8 +223,16 @@ class Caller:
         if first is None:
             raise HelloRefused("unreachable", "it ended the stream before its Hello")
         hello = self._boundary.read_hello(first, reached.peer)
-        link = Link(hello.info.peer, hello, pipe, self._settings, process=process, target=reached.target,
-                    address=reached.address, channel=ready.channel)
+        link = Link(
+            hello.info.peer,
+            hello,
+            pipe,
+            self._settings,
+            process=process,
+            target=reached.target,
+            address=reached.address,
+            channel=ready.channel,
+        )
         return link, round_trip_s
 
     async def _on_refused(

@@ -70,8 +70,10 @@ class Root:
             made = cls.create(run)
             write_private(certificate_path, pem(made.certificate))
             write_private(key_path, private_pem(made.key))
-        root = cls(load_certificate(read_private(certificate_path), str(certificate_path)),
-                   load_private_key(read_private(key_path), key_path))
+        root = cls(
+            load_certificate(read_private(certificate_path), str(certificate_path)),
+            load_private_key(read_private(key_path), key_path),
+        )
         if run_of(root.certificate) != run or root.certificate.public_key() != root.key.public_key():
             raise ConfigError(
                 f"{folder} holds the root of another run", hint="use another run folder", file=str(certificate_path)
@@ -90,10 +92,12 @@ class Intermediate:
     def create(cls, root: Root, valid_s: float) -> Intermediate:
         """A fresh intermediate of this root, valid for ``valid_s`` seconds from now (and a day back)."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([
-            x509.NameAttribute(NameOID.COMMON_NAME, "p2ptrain invite"),
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, run_of(root.certificate)),
-        ])
+        name = x509.Name(
+            [
+                x509.NameAttribute(NameOID.COMMON_NAME, "p2ptrain invite"),
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, run_of(root.certificate)),
+            ]
+        )
         until = min(_now() + timedelta(seconds=valid_s), root.certificate.not_valid_after_utc)
         builder = _builder(name, root.certificate.subject, key, until)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -155,12 +159,14 @@ def check_own_chain(credentials: Credentials, run: str, now: datetime | None = N
         if now > ends:
             raise AdmissionError(
                 f"the {what} expired on {ends:%Y-%m-%d %H:%M} UTC (this clock says {now:%Y-%m-%d %H:%M})",
-                hint="ask any member for a new one (`p2ptrain invite`), or set this machine's clock", cause="expired",
+                hint="ask any member for a new one (`p2ptrain invite`), or set this machine's clock",
+                cause="expired",
             )
         if now < begins:
             raise AdmissionError(
                 f"the {what} is valid from {begins:%Y-%m-%d %H:%M} UTC, but this clock says {now:%Y-%m-%d %H:%M}",
-                hint="set this machine's clock", cause="clock",
+                hint="set this machine's clock",
+                cause="clock",
             )
     if run_of(credentials.root) != run:
         raise AdmissionError(
@@ -251,10 +257,12 @@ def load_certificate(data: bytes, where: str) -> x509.Certificate:
 
 
 def _run_name(run: str) -> x509.Name:
-    return x509.Name([
-        x509.NameAttribute(NameOID.COMMON_NAME, "p2ptrain root"),
-        x509.NameAttribute(NameOID.ORGANIZATION_NAME, run),
-    ])
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.COMMON_NAME, "p2ptrain root"),
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, run),
+        ]
+    )
 
 
 def _builder(
@@ -273,9 +281,15 @@ def _builder(
 
 def _usage(signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=not signs_certificates, key_cert_sign=signs_certificates, crl_sign=False,
-        content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False,
-        encipher_only=False, decipher_only=False,
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
     )
 
 

@@ -31,7 +31,7 @@ class Bye:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """"I have nothing else to say." With ``asks``, please answer with a pulse of the same ``number``."""
+    """ "I have nothing else to say." With ``asks``, please answer with a pulse of the same ``number``."""
 
     number: int = 0
     asks: bool = False

@@ -1,7 +1,7 @@
 """The standard gRPC health service (grpc.health.v1.Health), by hand: messages of one field need no generated code.
 
-    Check({service})  ->  SERVING | NOT_SERVING, or NOT_FOUND for a service that is not here
-    Watch({service})  ->  the same, and again at every change
+Check({service})  ->  SERVING | NOT_SERVING, or NOT_FOUND for a service that is not here
+Watch({service})  ->  the same, and again at every change
 """
 
 from __future__ import annotations

@@ -89,8 +89,17 @@ class GrpcTransport:
         self._table = LinkTable(self.peer, self._boundary, self._settings, on_event)
         hello_bytes = lambda: translate.to_bytes(hello())  # noqa: E731
         self._caller = Caller(
-            self.peer, self._process, self._boundary, self._table, self._settings, hello_bytes, self._control_channel,
-            self._revoked, None if self._probe is None else self._credentials.root, self._probe, on_event,
+            self.peer,
+            self._process,
+            self._boundary,
+            self._table,
+            self._settings,
+            hello_bytes,
+            self._control_channel,
+            self._revoked,
+            None if self._probe is None else self._credentials.root,
+            self._probe,
+            on_event,
         )
         self._bulk = BulkHub(
             self._settings, self._table.links.get, self._bulk_channel, self._caller.call_metadata, on_bulk
@@ -100,8 +109,16 @@ class GrpcTransport:
         if not self._listen:
             return ()
         answerer = Answerer(
-            self._credentials.identity, self._process, self._boundary, self._table, self._bulk, self._settings,
-            hello_bytes, self._revoked, self._credentials.chain_der, self._probe,
+            self._credentials.identity,
+            self._process,
+            self._boundary,
+            self._table,
+            self._bulk,
+            self._settings,
+            hello_bytes,
+            self._revoked,
+            self._credentials.chain_der,
+            self._probe,
         )
         return await self._serve(answerer)
 
@@ -123,7 +140,8 @@ class GrpcTransport:
             await server.stop(0)
             raise TransportError(
                 f"cannot listen on {address}: the port is in use, or the address is not this machine's",
-                hint="choose another with --listen HOST:PORT", address=address,
+                hint="choose another with --listen HOST:PORT",
+                address=address,
             ) from error
         await server.start()
         self._server = server

@@ -296,13 +296,17 @@ class _Current:
                     break
                 await asyncio.sleep(0.05)
         if not self.over:
-            self.owner.on_event(ev.PartTroubled(self.digest, order.index, (), True, f"{short(order.reducer)}: {reason}"))
+            self.owner.on_event(
+                ev.PartTroubled(self.digest, order.index, (), True, f"{short(order.reducer)}: {reason}")
+            )
 
     async def _attempt(self, order: PartOrder) -> None:
         owner, fence = self.owner, self.begin.fence
         stream = await owner.transport.open_bulk(order.reducer, OPEN_S)
         try:
-            header = bulk.StreamHeader(bulk.StreamKind.EXCHANGE, owner.run, self.digest, fence.stage, fence.round, order.index)
+            header = bulk.StreamHeader(
+                bulk.StreamKind.EXCHANGE, owner.run, self.digest, fence.stage, fence.round, order.index
+            )
             await stream.send(bulk.pack_stream_header(header))
             giving = asyncio.ensure_future(self._contribute(stream, order))
             try:
@@ -336,9 +340,7 @@ class _Current:
 
     async def _receive(self, stream: BulkStream, order: PartOrder) -> None:
         """The averaged part, its digest compared with what the reducer says it sent."""
-        hashing = Hashing(
-            PartHasher(self.codec.name, self.begin.fence.stage, order.start, order.stop), self.owner.pool
-        )
+        hashing = Hashing(PartHasher(self.codec.name, self.begin.fence.stage, order.start, order.stop), self.owner.pool)
         patience = _Patience(stream, 2 * self.patience_s + OPEN_S)
         try:
             frames, end = await self._average(patience, order, hashing)
@@ -378,7 +380,12 @@ class _Current:
         values = self._flat(position)[start:stop]
         size, offset = stop - start, start - order.start
         header = bulk.pack_frame_header(
-            self.codec.encoded_bytes(size), chunk=index, bundle=position, weight=bundle.weight, offset=offset, values=size
+            self.codec.encoded_bytes(size),
+            chunk=index,
+            bundle=position,
+            weight=bundle.weight,
+            offset=offset,
+            values=size,
         )
         if self.codec.name == "exact":
             return exact_frame(self.codec, values, header, index, position, bundle.weight, offset)

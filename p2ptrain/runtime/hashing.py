@@ -1,6 +1,6 @@
 """Hashes what arrives, in order, in the pool, without the arrival waiting for it.
 
-    add(chunk 0) -> pool: 0        add(1), add(2) meanwhile -> pool: 1, 2        digest() -> when all are hashed
+add(chunk 0) -> pool: 0        add(1), add(2) meanwhile -> pool: 1, 2        digest() -> when all are hashed
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ class Reduction:
 
     def missing(self) -> list[int]:
         """Positions of bundles that have not arrived whole."""
-        return [p for p in self.order.bundles if any(p not in chunk.payloads for chunk in self.chunks[len(self.frames) :])]
+        return [
+            p for p in self.order.bundles if any(p not in chunk.payloads for chunk in self.chunks[len(self.frames) :])
+        ]
 
     def add_own(self, position: int, flat: torch.Tensor) -> None:
         """One's own bundle: uncompressed, all chunks at once."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from p2ptrain import __version__
 
 if TYPE_CHECKING:
+    from p2ptrain.core.node import Node
+    from p2ptrain.core.types import PeerId
     from p2ptrain.runtime.network import Network
 
 
@@ -55,7 +57,7 @@ def status_of(network: Network) -> dict[str, Any]:
                 "joined_round": member.info.joined_round,
                 "microbatch_s": node.coordinating.speeds.get(member.info.peer, member.info.microbatch_s),
                 "linked": node.roster.linked(member.info.peer),
-                "span": [0, 0],
+                "span": span_of(node, member.info.peer),
                 "counted": dict(result.contributions).get(member.info.peer, 0) if result else 0,
                 "last_counted": network.last_counted.get(member.info.peer),
             }
@@ -80,3 +82,9 @@ def status_of(network: Network) -> dict[str, Any]:
         "describe": node.describe(),
         "abandoned_rounds": node.catchup.abandoned[-64:],
     }
+
+
+def span_of(node: Node, peer: PeerId) -> list[int] | None:
+    """First and last stage that the plan gives this peer; None while there is no plan for it."""
+    span = node.planning.plan.span_of(peer) if node.planning.plan is not None else None
+    return None if span is None else [span.first, span.last]

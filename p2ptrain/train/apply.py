@@ -94,7 +94,12 @@ def mean_norm_of_sums(norm_sq: int, scale: float, count: int) -> float:
 
 
 def _apply_part(
-    stage: FlatStage, part: PartDone, codec: Codec, payloads: Sequence[bytes | memoryview], step: AdamWStep, scale: float
+    stage: FlatStage,
+    part: PartDone,
+    codec: Codec,
+    payloads: Sequence[bytes | memoryview],
+    step: AdamWStep,
+    scale: float,
 ) -> None:
     longest = min(codec.chunk_values, part.stop - part.start)
     decoded = torch.empty(longest, dtype=codec.dtype, device=stage.device)

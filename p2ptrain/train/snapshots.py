@@ -1,7 +1,7 @@
 """Pinned snapshots for donors, arriving ones for joiners; thread-safe. Decides how many of each may be held.
 
-    pin(image) -> hashed in a thread of its own -> on_event(SnapshotPinned) -> chunk(key, i) ... -> unpin(key)
-    open(info) -> write(key, i, bytes) ... -> take(info)
+pin(image) -> hashed in a thread of its own -> on_event(SnapshotPinned) -> chunk(key, i) ... -> unpin(key)
+open(info) -> write(key, i, bytes) ... -> take(info)
 """
 
 from __future__ import annotations

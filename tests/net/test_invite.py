@@ -34,7 +34,10 @@ TEXT = make_invite(INVITE)
 def test_round_trip_and_a_joiner_with_the_starter_gone() -> None:
     parsed = parse_invite(TEXT)
     assert (parsed.run, parsed.name, parsed.addresses, parsed.dht_peers) == (
-        RUN, "evening", INVITE.addresses, INVITE.dht_peers
+        RUN,
+        "evening",
+        INVITE.addresses,
+        INVITE.dht_peers,
     )
     assert parsed.root == INVITE.root and parsed.expires > parsed.created == 1.5
     check_own_chain(parsed.credentials(Identity.generate()), RUN)
