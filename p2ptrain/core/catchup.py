@@ -39,17 +39,24 @@ class CatchUp:
     """``phase`` tells where this peer stands; "current" means that it needs no snapshot.
 
     ``donors``: peers that have state and a link to us, in order of preference. ``loaded``: called once the state of a
-    snapshot is in place.
+    snapshot is in place. ``heads``: who is known to hold state, and how far (a table that others may read).
     """
 
-    def __init__(self, stage: StageRound, donors: Callable[[], list[PeerId]], loaded: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        stage: StageRound,
+        donors: Callable[[], list[PeerId]],
+        loaded: Callable[[], None],
+        heads: dict[PeerId, Head] | None = None,
+    ) -> None:
         self.stage = stage
         self.desk: Desk = stage.desk
         self.donors = donors
         self.loaded = loaded
         self.phase: Literal["current", "asking", "pulling", "loading"] = "current"
-        self.heads: dict[PeerId, Head] = {}
+        self.heads: dict[PeerId, Head] = {} if heads is None else heads
         self.asked: dict[PeerId, int] = {}
+        self.asked_late: set[PeerId] = set()
         self.offers: dict[Digest, tuple[SnapshotInfo, list[PeerId]]] = {}
         self.pull: Pull | None = None
         self.retry_at = math.inf
@@ -72,6 +79,8 @@ class CatchUp:
         stage = self.stage
         if stage.archive.lies_on(head):
             self.agreed[peer] = head.round
+        if self.phase in ("asking", "pulling"):
+            self._ask_also(peer)
         mine = stage.head
         if mine is None or self.phase != "current":
             return
@@ -310,6 +319,7 @@ class CatchUp:
         self.decide_at = math.inf
         self.offers.clear()
         self.asked.clear()
+        self.asked_late.clear()
         donors = [peer for peer in self.donors() if peer in self.heads]
         if not donors:
             self._retry_later()
@@ -322,6 +332,17 @@ class CatchUp:
             self.asked[peer] = round
             self.desk.send(peer, SnapshotAsk(self.stage.stage.index, round))
         self.decide_at = self.desk.now + self.stage.run.knobs.chunk_timeout_s
+
+    def _ask_also(self, peer: PeerId) -> None:
+        """A donor met after the others were asked shares the load: it is asked for the very same round, once."""
+        round = self.pull.info.round if self.pull is not None else next(iter(self.asked.values()), None)
+        known = len(self.pull.progress()[2]) if self.pull is not None else len(self.asked)
+        if round is None or peer in self.asked or peer in self.asked_late or known >= DONORS_MAX:
+            return
+        if peer in self.donors():
+            self.asked_late.add(peer)
+            self.asked[peer] = round
+            self.desk.send(peer, SnapshotAsk(self.stage.stage.index, round))
 
     def _choose(self) -> None:
         """The offer with the most donors, then the later round; nobody: ask again."""

@@ -27,6 +27,7 @@ from p2ptrain.core.types import (
     RunSpec,
     Stage,
     Voter,
+    hash_bytes,
 )
 
 PART_ALIGN = 4096  # parts begin on multiples of this many values: whole blocks of every codec
@@ -94,6 +95,24 @@ def order_parts(
             else PartOrder(index, start, stop, reducer=peer, bundles=takes)
         )
     return tuple(orders)
+
+
+def genesis(run: RunSpec, founder: Voter) -> Record:
+    """The record of round 0: the manifest's initial state, the founder its only voter."""
+    return Record(
+        lineage=0,
+        stage=run.stages[0].index,
+        round=0,
+        parent=hash_bytes(b"genesis", run.run.encode()),
+        base_digest=b"",
+        parts=(),
+        spent_ids=(),
+        norm_sq=0 if run.exact else 0.0,
+        next_scale=run.first_scale,
+        voters_next=(founder,),
+        samples_total=0,
+        next_id=0,
+    )
 
 
 def compose_record(

@@ -17,16 +17,12 @@ from p2ptrain.core.desk import Desk
 from p2ptrain.core.ledger import Letters, RoundLedger
 from p2ptrain.core.messages import Progress
 from p2ptrain.core.rounds import StageRound
-from p2ptrain.core.types import Knobs, Member, PeerId, Status, Voter, short
+from p2ptrain.core.types import Member, PeerId, Status, Voter, short
+from p2ptrain.core.view import hangs_at
 
 REBALANCE_EVERY_S = 0.25
 REBUILD_WAIT_S = 0.4
 STUCK_FACTOR = 5.0
-
-
-def hangs_at(member: Member, knobs: Knobs) -> float:
-    """From when on a member that answers no probes, while its link stands, is given no work; inf if it answers."""
-    return member.since + knobs.silent_leader_s if member.status is Status.BUSY else math.inf
 
 
 class Coordinating:
@@ -130,7 +126,7 @@ class Coordinating:
         fit, now, knobs = (Status.ALIVE, Status.LINK_DOWN, Status.BUSY), self.desk.now, self.stage.run.knobs
         return {
             peer: self._speed(peer)
-            for peer, member in self.members().items()
+            for peer, member in sorted(self.members().items())
             if member.status in fit
             and 0 <= member.info.joined_round <= round
             and peer not in self.stuck

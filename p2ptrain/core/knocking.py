@@ -2,7 +2,9 @@
 
 Decides when they are dialled again. What follows once a link stands is the roster's.
 
-    nobody linked, nobody present -> all addresses at once -> a pause that grows -> again
+    no state, nobody known who has it -> all addresses at once -> a pause that grows -> again
+
+Newcomers that have met only each other go on knocking: together they hold nothing.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ class Knocking:
         self.addresses = addresses
         self._dial()
 
-    def look(self, alone: bool) -> None:
-        """After every event: ``alone`` while no other member is known to be present."""
-        if not alone:
+    def look(self, lost: bool) -> None:
+        """After every event: ``lost`` while there is no state here and nobody is known to hold it."""
+        if not lost:
             self.at = math.inf
             self.turns = 0
         elif self.at == math.inf and self.addresses:

@@ -121,15 +121,15 @@ class RoundLedger:
     def deal(self, speeds: Mapping[PeerId, float], now: float | None = None) -> Letters:
         """The first deal: every free position, contiguous runs by peer id, in proportion to speed.
 
-        ``speeds``: seconds per microbatch, 0 if unknown (taken as the median of the known, or all equal). Rounded by
-        largest remainder. A peer that gets nothing is told so by an empty grant.
+        ``speeds``: seconds per microbatch, 0 if unknown (all equal; among others that are known, little at first).
+        Rounded by largest remainder. A peer that gets nothing is told so by an empty grant.
         """
         now = self._clock(now)
         for peer in sorted(speeds):
             self._account(peer, speeds[peer], now)
         peers = sorted(speeds)
         free = [p for p in range(self.microbatches) if self._state[p] is Lease.FREE]
-        shares = _largest_remainder([1.0 / self._speed(peer) for peer in peers], len(free))
+        shares = self._first_shares(peers, len(free))
         granted: dict[PeerId, list[int]] = {}
         begin = 0
         for peer, share in zip(peers, shares, strict=True):
@@ -291,6 +291,31 @@ class RoundLedger:
             assert state is not Lease.FREE or self._peer[position] == "", position
             assert state is not Lease.LEASED or self._peer[position] in self._accounts, position
 
+    def _first_shares(self, peers: list[PeerId], total: int) -> list[int]:
+        """In proportion to speed; one that never measured gets little at first, where there are others that did."""
+        tried = [peer for peer in peers if not self._is_untried(peer)]
+        few = {peer: self._knobs.lease_ahead for peer in peers if tried and peer not in tried}
+        while few and sum(few.values()) > total - len(tried):
+            few[max(few, key=lambda peer: (few[peer], peer))] -= 1
+            few = {peer: share for peer, share in few.items() if share > 0}
+        rest = tried or peers
+        large = dict(
+            zip(
+                rest,
+                _largest_remainder([1.0 / self._speed(peer) for peer in rest], total - sum(few.values())),
+                strict=True,
+            )
+        )
+        return [few.get(peer, large.get(peer, 0)) for peer in peers]
+
+    def _is_untried(self, peer: PeerId) -> bool:
+        """Never measured, while others were: it may be much slower than they are."""
+        accounts = self._accounts
+        return accounts[peer].microbatch_s <= 0 and any(other.microbatch_s > 0 for other in accounts.values())
+
+    def _has_enough(self, peer: PeerId) -> bool:
+        return len(self._accounts[peer].undone) >= self._knobs.lease_ahead and self._is_untried(peer)
+
     # --- helpers ------------------------------------------------------------------------------------------------------
 
     def _clock(self, now: float | None) -> float:
@@ -365,6 +390,7 @@ class RoundLedger:
 
     def _soonest(self, positions: list[int], peers: list[PeerId], now: float) -> list[tuple[int, PeerId]]:
         """Each position to the peer that would finish it first (a heap is not worth it for a handful of peers)."""
+        peers = [peer for peer in peers if not self._has_enough(peer)] or peers
         if not peers:
             return []
         ends = {peer: max(now, self._finish(peer, now)) for peer in peers}
@@ -392,6 +418,8 @@ class RoundLedger:
             position = self._unstarted(slow, now)
             before = self._finish(slow, now)
             if position is None or end + speed > before - max(self._speed(slow), MIN_GAIN_S):
+                break
+            if self._has_enough(helper):
                 break
             self._lease(position, helper)
             self._moved.add(position)

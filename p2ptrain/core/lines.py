@@ -8,7 +8,7 @@ Decides nothing about anybody: it writes what ``roster`` decides, counts, rememb
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -53,6 +53,10 @@ class Lines:
 
     def __len__(self) -> int:
         return len(self._table)
+
+    @property
+    def table(self) -> Mapping[PeerId, Member]:
+        return self._table
 
     def get(self, peer: PeerId) -> Member | None:
         return self._table.get(peer)

@@ -13,13 +13,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from p2ptrain.core import events as ev
 from p2ptrain.core import messages as msg
 from p2ptrain.core.catchup import CatchUp
-from p2ptrain.core.coordinating import Coordinating, hangs_at
+from p2ptrain.core.compose import genesis
+from p2ptrain.core.coordinating import Coordinating
 from p2ptrain.core.desk import Desk
 from p2ptrain.core.donating import Donating
 from p2ptrain.core.filling import Filling
@@ -29,15 +30,13 @@ from p2ptrain.core.planning import Planning
 from p2ptrain.core.results import result_of
 from p2ptrain.core.roster import Roster
 from p2ptrain.core.rounds import StageRound
-from p2ptrain.core.seniority import seniority_key
 from p2ptrain.core.stalls import Stalls, waits_of
 from p2ptrain.core.succession import Succession
 from p2ptrain.core.types import (
     BaseDigest,
-    Member,
+    Head,
     PeerId,
     PeerInfo,
-    Record,
     RunSpec,
     Status,
     Voter,
@@ -45,9 +44,11 @@ from p2ptrain.core.types import (
     hash_bytes,
     short,
 )
+from p2ptrain.core.view import View
 
 _ROUND = (msg.Close, msg.Filled, msg.Begin, msg.Have, msg.Trouble, msg.Propose, msg.Accept)
-_ROSTER = (msg.Gossip, msg.Probe, msg.ProbeAck, msg.ProbeFor, msg.ProbeReport, msg.Leave, msg.Hello)
+_CHAT = (msg.Gossip, msg.Probe, msg.ProbeAck, msg.ProbeFor, msg.ProbeReport)  # news to the others only by a new line
+_ROSTER = (*_CHAT, msg.Leave, msg.Hello)
 
 
 class Node:
@@ -61,25 +62,25 @@ class Node:
         self.run = run
         self.desk = Desk(info.voter, rng)
         self.roster = Roster(info, run.knobs, rng)
-        self.stage = StageRound(run, run.stages[0], self.desk, self._present_peers)
+        heads: dict[PeerId, Head] = {}
+        self.view = View(self.roster, self.desk, run.knobs, heads)
+        members = self.view.members
+        self.stage = StageRound(run, run.stages[0], self.desk, self.view.present)
         self.succession = Succession(
-            self.stage, self._members, self.roster.is_dead, self.roster.is_proven_dead, self._may_lead, self._has_state
+            self.stage, members, self.roster.is_dead, self.roster.is_proven_dead, self._may_lead, self.view.has_state
         )
-        self.coordinating = Coordinating(self.stage, self._members)
+        self.coordinating = Coordinating(self.stage, members)
         self.filling = Filling(self.stage)
-        self.planning = Planning(run, self.desk, self._members)
+        self.planning = Planning(run, self.desk, members)
         self.donating = Donating(self.stage)
-        self.catchup = CatchUp(self.stage, self._donors, self._new_round)
+        self.catchup = CatchUp(self.stage, self.view.donors, self._new_round, heads)
         self.knocking = Knocking(self.desk, run.knobs)
         self.leaving = Leaving(self)
         self.stalls = Stalls(self)
         self.halted = False
         self.bytes_sent = 0
         self.bytes_received = 0
-        self._members_cache: dict[PeerId, Member] | None = None
-        self._members_version = -1
-        self._present_cache: list[PeerId] = []
-        self._coordinator: tuple[int, float, PeerId | None] = (-1, 0.0, None)
+        self._machines_at: float | None = None  # the earliest deadline beside the roster's, as of the last settling
         self._handlers = self._table()
 
     def _table(self) -> dict[type[ev.Event], Callable[[Any], None]]:
@@ -116,9 +117,13 @@ class Node:
         if self.halted:
             return []
         self.desk.now = max(now, self.desk.now)
+        version, doubting = self.roster.version, self.roster.doubting
         self._roster(self.roster.tick(self.desk.now))
         self._handlers[type(event)](event)
-        self._settle()
+        chat = isinstance(event, ev.Received) and isinstance(event.message, _CHAT)
+        if not chat or doubting or self.desk.local or self.roster.version != version:
+            self._settle()
+            self._machines_at = None
         effects = self.desk.take()
         self.halted = any(isinstance(effect, ev.Halt) for effect in effects)
         return effects
@@ -127,18 +132,19 @@ class Node:
         """When a ``Ticked`` is wanted; ``math.inf`` if never."""
         if self.halted:
             return math.inf
-        return min(
-            self.roster.deadline(),
-            self.succession.deadline(),
-            self.coordinating.deadline(),
-            self.planning.deadline(),
-            self.donating.deadline(),
-            self.catchup.deadline(),
-            self.knocking.at,
-            self.leaving.deadline(),
-            self.stalls.deadline(),
-            self.stage.deadline(),
-        )
+        if self._machines_at is None:
+            self._machines_at = min(
+                self.succession.deadline(),
+                self.coordinating.deadline(),
+                self.planning.deadline(),
+                self.donating.deadline(),
+                self.catchup.deadline(),
+                self.knocking.at,
+                self.leaving.deadline(),
+                self.stalls.deadline(),
+                self.stage.deadline(),
+            )
+        return min(self._machines_at, self.roster.deadline())
 
     def describe(self) -> str:
         """One line for logs, transcripts and status."""
@@ -166,60 +172,17 @@ class Node:
 
     @property
     def me(self) -> PeerInfo:
-        return self._members()[self.desk.me.peer].info
+        return self.view.members()[self.desk.me.peer].info
 
     @property
     def coordinator(self) -> PeerId | None:
-        """The acting coordinator by this peer's roster: the longest-standing live member that takes part.
-
-        One that has answered no probe for ``silent_leader_s`` is passed over; two at once cost time only.
-        """
-        version, until, peer = self._coordinator
-        if version == self.roster.version and self.desk.now < until:
-            return peer
-        active, until = [], math.inf
-        members = self._members()
-        for member in (members[peer] for peer in self._present_cache):
-            if member.info.joined_round < 0:
-                continue
-            hangs = hangs_at(member, self.run.knobs)
-            if self.desk.now < hangs:
-                active.append(member)
-                until = min(until, hangs)
-        chosen = min(active, key=lambda member: (not member.info.diallable, seniority_key(member.info)), default=None)
-        peer = chosen.info.peer if chosen is not None else None
-        self._coordinator = (self.roster.version, until, peer)
-        return peer
-
-    def _members(self) -> Mapping[PeerId, Member]:
-        if self._members_cache is None or self._members_version != self.roster.version:
-            self._members_cache = {member.info.peer: member for member in self.roster.members()}
-            self._members_version = self.roster.version
-            self._present_cache = [peer for peer, member in self._members_cache.items() if member.present]
-        return self._members_cache
-
-    def _present_peers(self) -> list[PeerId]:
-        self._members()
-        return self._present_cache
-
-    def _donors(self) -> list[PeerId]:
-        """Peers to pull state from: linked, with state; those that can be dialled if there are any."""
-        able = [
-            member
-            for peer, member in self._members().items()
-            if peer != self.desk.me.peer and member.present and self.roster.linked(peer) and peer in self.catchup.heads
-        ]
-        dialled = [member for member in able if member.info.diallable]
-        return [member.info.peer for member in (dialled or able)]
-
-    def _has_state(self, info: PeerInfo) -> bool:
-        return info.joined_round >= 0 or info.peer in self.catchup.heads
+        """The acting coordinator by this peer's roster."""
+        return self.view.coordinator
 
     def _may_lead(self) -> bool:
         if self.roster.doubting or self.leaving.at_once or self.catchup.phase != "current" or self.stage.finished:
             return False
-        others = [m for m in self._members().values() if m.present and m.info.joined_round >= 0 and m.info.diallable]
-        return self.me.diallable or not others
+        return self.me.diallable or not self.view.others_can_lead()
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -352,9 +315,10 @@ class Node:
                     self.donating.peer_lost(change.peer)
                     if self.stage.led_by is not None and change.peer == self.stage.led_by.peer and self.stage.head:
                         # It may have died before it told everybody what was decided.
-                        self.desk.broadcast(self._present_peers(), msg.HeadSaid(self.stage.head))
+                        self.desk.broadcast(self.view.present(), msg.HeadSaid(self.stage.head))
                     told = change.cause if change.after is Status.LEFT else f"is dead: {change.cause}"
                     self.desk.say("info", "peer-lost", f"{short(change.peer)} {told}", self.stage.round)
+            self.view.changed(changes)
             if changes:
                 if self.succession.lead is not None:
                     self.succession.lead.roster_changed()
@@ -366,7 +330,7 @@ class Node:
             self.planning.look(self.coordinating.active, bool(changes))
             self.succession.look()
             self.catchup.look()
-            self.knocking.look(len(self._present_peers()) <= 1)
+            self.knocking.look(self.stage.tip is None and not self.catchup.heads)
             self.leaving.look()
             if not self.desk.local:
                 return
@@ -376,6 +340,9 @@ class Node:
         """The state stands at a new tip."""
         self.stage.archive.keep_from = self.donating.oldest_round
         self._roster(self.roster.expect(self.stage.voters, self.desk.now))
+        if len(self.view.members()) > self.roster.mesh_max:  # no full mesh: links to those that a round needs
+            named = {voter.peer for voter in self.stage.voters} | {self.coordinator or self.desk.me.peer}
+            self._roster(self.roster.link_to(named, self.desk.now))
         self.donating.look()
         self.coordinating.new_round()
         self.succession.new_round()
@@ -397,7 +364,7 @@ class Node:
         self.desk.emit(ev.Announce(info))
         mine = self.roster.get(info.peer)
         if mine is not None:
-            others = [peer for peer in self._present_peers() if peer != info.peer and self.roster.linked(peer)]
+            others = [peer for peer in self.view.present() if peer != info.peer and self.roster.linked(peer)]
             self.desk.broadcast(others, msg.Gossip((mine,)))
 
     def _roster(self, effects: list[ev.Effect]) -> None:
@@ -406,21 +373,3 @@ class Node:
                 self.desk.send(effect.to, effect.message)
             else:
                 self.desk.emit(effect)
-
-
-def genesis(run: RunSpec, founder: Voter) -> Record:
-    """The record of round 0: the manifest's initial state, the founder its only voter."""
-    return Record(
-        lineage=0,
-        stage=run.stages[0].index,
-        round=0,
-        parent=hash_bytes(b"genesis", run.run.encode()),
-        base_digest=b"",
-        parts=(),
-        spent_ids=(),
-        norm_sq=0 if run.exact else 0.0,
-        next_scale=run.first_scale,
-        voters_next=(founder,),
-        samples_total=0,
-        next_id=0,
-    )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from p2ptrain.core.contacts import Contact, Suspicion, shortest_suspicion_s
@@ -44,7 +44,7 @@ class Roster:
         self._me = me.peer
         self._knobs = knobs
         self._rng = rng
-        self._mesh_max = mesh_max
+        self.mesh_max = self._mesh_max = mesh_max
         self._lines = Lines(me, knobs)
         self._reach = Reach(me.peer, self._lines, knobs, rng)
         self._contacts = self._reach.table
@@ -227,6 +227,11 @@ class Roster:
     @property
     def incarnation(self) -> int:
         return self._lines[self._me].incarnation
+
+    @property
+    def table(self) -> Mapping[PeerId, Member]:
+        """The lines by peer id, live and not to be changed: for who looks often among many members."""
+        return self._lines.table
 
     def members(self) -> list[Member]:
         return self._lines.all()

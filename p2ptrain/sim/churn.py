@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p2ptrain.core.events import PeersFound
+from p2ptrain.core.events import LeaveAsked, PeersFound
 from p2ptrain.core.quorum import write_size
 from p2ptrain.core.rounds import StageRound
 from p2ptrain.core.types import PeerId, Policy, Record
@@ -69,6 +69,7 @@ class Storm:
         self.stopped.clear()
         if not heads(world):
             return "no copy left"
+        self._found()
         for peer, sim in sorted(world.peers.items()):
             if (not sim.alive or sim.halted) and world.run_spec.policy is Policy.MAJORITY:
                 world.start(peer)
@@ -102,6 +103,14 @@ class Storm:
             if sim.running and not sim.links:
                 world.post(sim, PeersFound(known))
 
+    def _found(self) -> None:
+        """What the DHT does beside: whoever has no state finds some of the others."""
+        running = self._running()
+        infos = tuple(self.world.peers[peer].info for peer in running)
+        for peer in running:
+            if self.world.peers[peer].node.stage.tip is None:
+                self.world.post(self.world.peers[peer], PeersFound(infos))
+
     # --- single strokes --------------------------------------------------------------------------------------------
 
     def _running(self) -> list[PeerId]:
@@ -122,8 +131,6 @@ class Storm:
         world.start(world.rng.choice([*gone, fresh]))
 
     def _leaves(self) -> None:
-        from p2ptrain.core.events import LeaveAsked
-
         victims = [peer for peer in self._running() if self._may_lose(peer)]
         if len(victims) > 1:
             peer = self.world.rng.choice(victims)

@@ -147,7 +147,7 @@ def test_a_flipped_bit_in_a_state_chunk_is_refused_and_pulled_elsewhere(swarm: S
     """The liar has joined like anybody; whoever pulls from it does not believe it."""
     liar = heal(swarm, "liar", 3, setups=[FlipsAChunk()])
     only = parse_invite(liar.of("ready")[0]["invite"]).addresses[:1]  # met first, so most often asked
-    for turn in range(5):  # whom a joiner asks is its own choice
+    for turn in range(12):  # whom a joiner asks is its own choice
         invite = dataclasses.replace(parse_invite(swarm.refresh_invite()), addresses=only)
         since = time.monotonic()
         joiner = swarm.start(f"joiner{turn}", wait=False, invite=make_invite(invite))
