@@ -33,7 +33,7 @@ demo: venv
 	$(VENV)/bin/p2ptrain demo
 
 test: venv
-	$(PYTEST) --timeout=120 --durations=10
+	$(PYTEST) --timeout=240 --durations=10
 
 lint: venv
 	$(VENV)/bin/ruff check .

@@ -55,7 +55,7 @@ def test_seeds_that_once_broke(policy: Policy, seed: int, name: str, exact: bool
     assert stalled == ""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_two_hundred_seeds_of_fifty_peers() -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=context) as pool:
