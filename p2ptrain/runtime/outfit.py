@@ -55,6 +55,7 @@ class Outfit:
 
     def run_training(self) -> None:
         self.trainer.run()
+        self.pool.shutdown(wait=True, cancel_futures=True)  # what runs there takes milliseconds
 
     def stop(self) -> None:
         self.trainer.stop()

@@ -143,6 +143,7 @@ def test_a_peer_whose_library_differs_pulls_the_corpus(swarm: Swarm) -> None:
     check(swarm)
 
 
+@pytest.mark.soak  # whom a joiner asks is chance: tests/runtime/test_pulls.py holds the refusal itself
 def test_a_flipped_bit_in_a_state_chunk_is_refused_and_pulled_elsewhere(swarm: Swarm) -> None:
     """The liar has joined like anybody; whoever pulls from it does not believe it."""
     liar = heal(swarm, "liar", 3, setups=[FlipsAChunk()])
