@@ -23,7 +23,7 @@ def joining() -> tuple[CatchUp, Desk, list[str]]:
     desk = Desk(Voter("z", 1), random.Random(0))
     stage = StageRound(RUN, RUN.stages[0], desk, lambda: ["a", "b", "z"])
     linked = ["a"]
-    catchup = CatchUp(stage, {}, lambda: linked, lambda: None)
+    catchup = CatchUp(stage, donors=lambda: linked, loaded=lambda: None, heads={})
     catchup.note_head("a", HEAD)
     catchup.start("joins")
     return catchup, desk, linked
