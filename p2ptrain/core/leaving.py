@@ -38,8 +38,8 @@ class Leaving:
 
     @property
     def at_once(self) -> bool:
-        """Asked to leave, with others there to go on: do not start to lead any more."""
-        return bool(self.asked) and any(peer != self.node.desk.me.peer for peer in self._others())
+        """Asked to leave, own round over, others there to go on: do not start to lead any more."""
+        return bool(self.asked) and self.round_over and any(peer != self.node.desk.me.peer for peer in self._others())
 
     def on_asked(self, event: LeaveAsked) -> None:
         if self.asked:

@@ -272,8 +272,8 @@ class Node:
             self.desk.emit(ev.Report(result))
         self.bytes_sent = self.bytes_received = 0
         self.catchup.progressed(commit)
-        self._new_round()
         self.leaving.round_applied()
+        self._new_round()
 
     def _on_heal(self, sender: Voter, message: msg.Heal) -> None:
         stage = self.stage

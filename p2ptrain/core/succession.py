@@ -194,7 +194,10 @@ class Succession:
     def _take_over(self) -> None:
         stage = self.stage
         self.lead_at = math.inf
-        if stage.tip is None or stage.decided is not None or not self.may_lead():
+        if stage.tip is None or stage.decided is not None:
+            return
+        if not self.may_lead():
+            self.lead = None  # if it was ours and spent, others see to the next one
             return
         dead = self._dead()
         if stage.run.policy is Policy.ANY and not self._half_is_sure(dead):

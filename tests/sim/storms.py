@@ -51,11 +51,11 @@ def storm(
     return blown.calm(60.0, checks), world, checks
 
 
-def large(seed: int, peers: int = 50, start_s: float = 0.8, seconds: float = 0.7) -> tuple[World, Checks]:
-    """Many peers that join at once and are killed, leave and come back: checked after every event."""
-    policy = Policy.ANY if seed % 2 else Policy.MAJORITY
-    run = spec(policy, exact=seed % 4 < 2, microbatches=16, size=3 * PART)
-    world = World(run, seed, NetworkModel(local_s=0.004, remote_s=0.012))
+def crowd(family: int, peers: int = 50, start_s: float = 1.0) -> tuple[World, Checks]:
+    """Many peers that join at once, checked after every event. Families differ by policy, exactness and seed."""
+    policy = Policy.ANY if family % 2 else Policy.MAJORITY
+    run = spec(policy, exact=family % 4 < 2, microbatches=16, size=3 * PART)
+    world = World(run, family, NetworkModel(local_s=0.004, remote_s=0.012))
     checks = Checks()
     world.watch.append(checks)
     names = [f"p{i:02}" for i in range(peers)]
@@ -64,5 +64,12 @@ def large(seed: int, peers: int = 50, start_s: float = 0.8, seconds: float = 0.7
     for i, name in enumerate(names[1:]):
         world.start(name, region=f"r{i % 3}", contacts=(names[0],), microbatch_s=0.1)
     world.run(start_s)
-    Storm(world, Weather(kills=6.0, joins=6.0, leaves=2.0, peers_max=peers)).blow(seconds)
     return world, checks
+
+
+def storm_in_a_crowd(world: World, seed: int, seconds: float = 0.7) -> None:
+    """Kills, goodbyes and joins by ``seed`` from here on; every draw of the world and of the nodes is its own."""
+    world.rng.seed(seed)
+    for peer, sim in sorted(world.peers.items()):
+        sim.node.desk.rng.seed(f"{seed} {peer}")
+    Storm(world, Weather(kills=6.0, joins=6.0, leaves=2.0, peers_max=len(world.peers))).blow(seconds)
