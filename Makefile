@@ -10,7 +10,7 @@ VENV ?= .venv
 PYTEST_FLAGS ?=
 PYTEST := $(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 STAMP := $(VENV)/.installed
-BENCHES := allreduce recovery success overhead simulator
+BENCHES := allreduce recovery success overhead simulator emulator fidelity goodput
 
 .PHONY: help venv demo test lint format bench others soak dist clean
 
@@ -32,8 +32,16 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv
 	$(VENV)/bin/p2ptrain demo
 
+# What only computes shares two processes; what starts peers, or talks to itself by network, has the machine alone.
+COMPUTING := tests/codec tests/core tests/data tests/models tests/observe tests/oracle tests/sim tests/train tests/wire \
+  $(wildcard tests/test_*.py)
+TALKING := tests/bench tests/cli tests/e2e tests/lab tests/net tests/runtime
+
 test: venv
-	$(PYTEST) --timeout=240 --durations=10
+	status=0; \
+	$(PYTEST) --timeout=240 --durations=5 -n 2 --dist worksteal $(COMPUTING) || status=1; \
+	$(PYTEST) --timeout=240 --durations=10 $(TALKING) || status=1; \
+	exit $$status
 
 lint: venv
 	$(VENV)/bin/ruff check .

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -117,16 +117,30 @@ def key_lines(text: str) -> dict[str, int]:
     """Dotted key -> line number, read from TOML text well enough to point a person at a line (never to parse)."""
     lines: dict[str, int] = {}
     table = ""
+    counts: dict[str, int] = {}  # of ``[[name]]``: its tables are name.0, name.1, ... as in a model's error
     for number, line in enumerate(text.split("\n"), start=1):
         header = re.match(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$", line)
         entry = re.match(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_\"'-]+)*)\s*=", line)
         if header:
             table = _plain_key(header.group(1))
             lines.setdefault(table, number)
+            if line.lstrip().startswith("[["):
+                counts[table] = counts.get(table, -1) + 1
+                table = f"{table}.{counts[table]}"
+                lines.setdefault(table, number)
         elif entry:
             key = _plain_key(entry.group(1))
             lines.setdefault(f"{table}.{key}" if table else key, number)
     return lines
+
+
+def line_for(key: str, lines: dict[str, int]) -> int:
+    """The line of ``key``, or of the nearest table around it; 0: unknown. ``lines``: see ``key_lines``."""
+    while key:
+        if key in lines:
+            return lines[key]
+        key = key.rpartition(".")[0]
+    return 0
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
@@ -138,15 +152,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel], lines: dict[str, int
     if details["type"] == "contradiction":
         path.append(str(context["key"]))
     key = ".".join(path)
-    return Problem(key, _line_for(key, lines), _why(details, model, path))
-
-
-def _line_for(key: str, lines: dict[str, int]) -> int:
-    while key:
-        if key in lines:
-            return lines[key]
-        key = key.rpartition(".")[0]
-    return 0
+    return Problem(key, line_for(key, lines), _why(details, model, path))
 
 
 def _why(details: ErrorDetails, model: type[BaseModel], path: list[str]) -> str:
@@ -164,8 +170,13 @@ def _why(details: ErrorDetails, model: type[BaseModel], path: list[str]) -> str:
 
 def _known_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     for piece in path:
+        if piece.isdigit():
+            continue  # the place in an array of tables
         field = model.model_fields.get(piece)
         annotation = field.annotation if field else None
+        inner = get_args(annotation)
+        if inner and isinstance(inner[0], type):
+            annotation = inner[0]  # of an array, or of a table that may be missing
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
             return []
         model = annotation

@@ -66,6 +66,21 @@ class TrainingError(P2PTrainError):
     exit_code = 8
 
 
+class LabError(P2PTrainError):
+    """The lab cannot emulate here what was asked for: missing rights, a missing tool, a device that could not be made.
+
+    ``fields['missing']``: what is not there or not allowed.
+    """
+
+    exit_code = 9
+
+
+class ExpectationError(P2PTrainError):
+    """A scenario ran, and not as it expects. ``fields['missed']``: the names of the expectations."""
+
+    exit_code = 10
+
+
 EXIT_CODES: dict[int, str] = {
     0: "finished, or left cleanly",
     1: "an unexpected error (a bug: please report it with the journal)",
@@ -76,5 +91,7 @@ EXIT_CODES: dict[int, str] = {
     6: "TransferError: state could not be copied from anybody",
     7: "StalledError: no commit is possible",
     8: "TrainingError: the model, the data or the device failed",
+    9: "LabError: the lab cannot emulate this here",
+    10: "ExpectationError: a scenario did not go as it expects",
     130: "interrupted twice: left at once",
 }

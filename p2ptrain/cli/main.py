@@ -34,7 +34,10 @@ from p2ptrain.cli.options import (
     Patience,
     Region,
     RunDir,
+    ScenarioFile,
+    Short,
     Threads,
+    Times,
     Trust,
     Until,
     Upload,
@@ -57,6 +60,18 @@ class _Commands(TyperGroup):
         except P2PTrainError as error:
             tell_error(error)
             raise typer.Exit(error.exit_code) from None
+
+
+FILE_COMMAND = "FILE"
+
+
+class FileOrCommand(TyperGroup):
+    """``lab check`` and ``lab clean`` are commands; anything else that follows ``lab`` is the file to run."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in self.commands and args[0] != FILE_COMMAND:
+            return super().resolve_command(ctx, args)
+        return "", self.commands[FILE_COMMAND], args
 
 
 app = typer.Typer(
@@ -154,11 +169,27 @@ def join(
 
 
 @app.command()
-def invite(run_dir: RunDir = None) -> None:
+def invite(
+    run_dir: RunDir = None,
+    new: Annotated[bool, typer.Option("--new", help="With a key of its own (on the run's first peer).")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Show the serials of invites known here instead.")] = False,
+    revoke: Annotated[
+        str | None, typer.Option("--revoke", metavar="SERIAL", help="End an invite, on this member alone.")
+    ] = None,
+) -> None:
     """Print a new invite with the addresses of members alive now. On any member."""
     from p2ptrain.cli import inviting
+    from p2ptrain.errors import ConfigError
 
-    typer.echo(inviting.fresh(run_dir))
+    if new + listed + (revoke is not None) > 1:
+        raise ConfigError("--new, --list and --revoke exclude each other", key="--new", hint="give one of them")
+    if listed:
+        for serial, what in inviting.listed(run_dir):
+            typer.echo(f"{serial}  {what}")
+    elif revoke is not None:
+        typer.echo(inviting.revoke(run_dir, revoke))
+    else:
+        typer.echo(inviting.another(run_dir) if new else inviting.fresh(run_dir))
 
 
 @app.command()
@@ -189,6 +220,79 @@ def demo(
     from p2ptrain.cli.demo import run as play
 
     play(as_json=as_json, peers=peers, rounds=rounds, keep=keep)
+
+
+@app.command()
+def sim(
+    file: ScenarioFile,
+    short: Short = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write record.json there.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Play a scenario of churn in the simulator: virtual time, no processes."""
+    from p2ptrain.cli import simulate
+
+    simulate.run(file, short=short, out=out, as_json=as_json)
+
+
+lab_app = typer.Typer(
+    cls=FileOrCommand,
+    help="Run a scenario of churn with real peer processes on an emulated WAN: p2ptrain lab FILE --help",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"ignore_unknown_options": True},
+    subcommand_metavar="FILE [OPTIONS] | COMMAND",
+)
+app.add_typer(lab_app, name="lab")
+
+
+@lab_app.command(FILE_COMMAND)
+def lab(
+    file: ScenarioFile,
+    short: Short = False,
+    reduced: Annotated[
+        bool, typer.Option("--reduced", help="Relays on loopback instead of network namespaces: needs no rights.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where the report goes. Default: a new folder here.")
+    ] = None,
+    times: Annotated[
+        Times, typer.Option("--times", help="Whether expectations on times decide the exit code, or are only printed.")
+    ] = Times.decide,
+    simulated: Annotated[bool, typer.Option("--sim/--no-sim", help="Play it in the simulator too, to compare.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Run a scenario: real peers, scripted or random churn, a report, and an exit code."""
+    from p2ptrain.cli import lab as command
+
+    command.run(
+        file,
+        short=short,
+        reduced=reduced,
+        out=out,
+        times_decide=times is Times.decide,
+        simulated=simulated,
+        as_json=as_json,
+    )
+
+
+@lab_app.command("check")
+def lab_check(
+    reduced: Annotated[bool, typer.Option("--reduced", help="The reduced mode (relays on loopback).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Measure the emulator: configured against measured, and how much it can carry on this machine."""
+    from p2ptrain.cli import lab_check as command
+
+    command.check(reduced=reduced, as_json=as_json)
+
+
+@lab_app.command("clean")
+def lab_clean() -> None:
+    """Remove what a lab that was cut off left behind (namespaces, devices), and only that."""
+    from p2ptrain.cli import lab_check as command
+
+    command.clean()
 
 
 def tell_error(error: P2PTrainError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -48,3 +49,12 @@ Patience = Annotated[
     typer.Option("--patience", metavar="SECONDS", min=0.0, help="How long to look for a first member. Default 30."),
 ]
 InviteText = Annotated[str, typer.Argument(metavar="INVITE|@FILE", help="An invite, or a file that holds one.")]
+ScenarioFile = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario, such as examples/churn/*.toml.")]
+Short = Annotated[bool, typer.Option("--short", help="The short form: all times multiplied by the file's `short`.")]
+
+
+class Times(str, Enum):
+    """What expectations on times are for."""
+
+    decide = "decide"
+    print = "print"

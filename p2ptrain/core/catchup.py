@@ -33,6 +33,8 @@ OFFER_WAIT_S = 1.5
 RETRY_S = 0.3
 RETRY_MAX_S = 5.0
 FRUITLESS_MAX = 2
+OUTRUN_MAX = 6
+"""So often a refusal because the round is past is followed at once by the question for one still to come."""
 
 
 class CatchUp:
@@ -62,6 +64,8 @@ class CatchUp:
         self.retry_at = math.inf
         self.decide_at = math.inf
         self.attempts = 0
+        self.outrun = 0  # questions in a row that came too late: rounds are quicker than what we know of them
+        self.passed = False  # so was (part of) the last one
         self.since = 0.0
         self.reason = ""
         self.kept: tuple[Record, Digest, BaseDigest] | None = None
@@ -192,14 +196,16 @@ class CatchUp:
         self.phase = "asking"
         self.reason = reason
         self.since = self.desk.now
-        self.attempts = 0
+        self.attempts = self.outrun = 0
         self._ask()
 
     def on_offer(self, sender: Voter, message: SnapshotOffer) -> None:
         if message.head is not None:
             self.note_head(sender.peer, message.head)
         if message.info is None:
-            self.asked.pop(sender.peer, None)
+            mine = self.asked.pop(sender.peer, None)
+            if mine is not None and message.head is not None and message.head.round > mine:
+                self.passed = True
             if self.phase == "asking" and not self.asked:
                 self._choose()
             return
@@ -320,6 +326,7 @@ class CatchUp:
         self.offers.clear()
         self.asked.clear()
         self.asked_late.clear()
+        self.passed = False
         donors = [peer for peer in self.donors() if peer in self.heads]
         if not donors:
             self._retry_later()
@@ -327,7 +334,7 @@ class CatchUp:
         best = max((self.heads[peer] for peer in donors), key=lambda head: head.order)
         on_best = [p for p in donors if self.heads[p].lineage == best.lineage and self.heads[p].round >= best.round - 1]
         self.desk.rng.shuffle(on_best)
-        round = best.round + (1 if self.attempts % 3 == 1 else 0)
+        round = best.round + (self.outrun or (1 if self.attempts % 3 == 1 else 0))
         for peer in on_best[:DONORS_MAX]:
             self.asked[peer] = round
             self.desk.send(peer, SnapshotAsk(self.stage.stage.index, round))
@@ -347,6 +354,10 @@ class CatchUp:
     def _choose(self) -> None:
         """The offer with the most donors, then the later round; nobody: ask again."""
         self.decide_at = math.inf
+        if not self.offers and self.passed and self.outrun < OUTRUN_MAX:
+            self.outrun += 1  # the refusals said how far they are: ask for what comes next, before that is past too
+            self._ask()
+            return
         if not self.offers:
             self._retry_later()
             return
@@ -384,6 +395,7 @@ class CatchUp:
 
     def _retry_later(self) -> None:
         self.attempts += 1
+        self.outrun, self.passed = 0, False
         self.retry_at = self.desk.now + min(RETRY_MAX_S, RETRY_S * 1.5 ** min(self.attempts, 8))
         if self.kept is not None and self.attempts > 10 and not self.donors():
             record, chain, base = self.kept

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from p2ptrain.core.deadlines import Arrivals
 from p2ptrain.core.messages import Begin, Filled
+from p2ptrain.core.once import Once
 from p2ptrain.core.types import Bundle, Digest, Member, PartDone, PartOrder, PeerId, Status, Voter
 
 
@@ -116,11 +117,26 @@ def averaged_part(
     order: PartOrder, begin: Begin, holders: Mapping[Digest, Collection[PeerId]], parts: Mapping[Digest, PartDone]
 ) -> PartDone | None:
     """The averaged part of this range as ``begin`` ordered it, if anybody holds it."""
-    ordered = {i for position in order.bundles for i in begin.bundles[position].ids}
+    ordered = ids_ordered(order, begin)
     for digest in sorted(holders):
         part = parts[digest]
         if not holders[digest] or (part.start, part.stop) != (order.start, order.stop):
             continue
-        if order.fixed.digest == digest if order.fixed else set(part.counted) == ordered:
+        if order.fixed.digest == digest if order.fixed else ids_counted(part) == ordered:
             return part
     return None
+
+
+def _ids_ordered(order: PartOrder, begin: Begin) -> frozenset[int]:
+    return frozenset(i for position in order.bundles for i in begin.bundles[position].ids)
+
+
+def _ids_counted(part: PartDone) -> frozenset[int]:
+    return frozenset(part.counted)
+
+
+ids_ordered = Once(_ids_ordered)
+"""The ids that a part is to count, as ``begin`` orders it."""
+
+ids_counted = Once(_ids_counted)
+"""The ids that an averaged part counts."""

@@ -4,7 +4,7 @@ Decides who computes which positions of a round, through ``ledger.RoundLedger``.
 acts only while this peer is the longest-standing live member. A successor asks nobody: members report to it.
 
     round 7 begins its exchange -> round 8 is dealt (ahead of need)
-    a peer dies                 -> its positions go to who finishes soonest
+    a peer dies or falls silent -> its positions go to who finishes soonest
     a peer does nothing         -> the same, after its own speed's deadline
 """
 
@@ -82,16 +82,21 @@ class Coordinating:
         self._send(ledger.progressed(sender.peer, message, self.desk.now))
 
     def roster_changed(self) -> None:
-        """The dead lose their leases at once; newcomers get some."""
+        """The dead lose their leases at once, the silent too; newcomers get some.
+
+        What a silent peer has on lease is computed again while the suspicion runs, not only after the verdict: if it is
+        back, two have done the same and one of the two bundles counts (C2).
+        """
         if not self.active:
             return
         for round, ledger in sorted(self.ledgers.items()):
             eligible = set(self._eligible(round))
             for peer in ledger.peers:
                 member = self.members().get(peer)
-                if peer not in eligible and (member is None or not member.present):
-                    if round == self.stage.round and self.stage.begin is not None and not self.stage.run.exact:
-                        continue  # lost in the exchange: owed to the next round (C4)
+                begun = round == self.stage.round and self.stage.begin is not None
+                if peer in eligible or (begun and not self.stage.run.exact):
+                    continue  # lost in the exchange: owed to the next round (C4)
+                if member is None or not member.present or (member.status is Status.SUSPECT and not begun):
                     self._send(ledger.lost(peer, (), self.desk.now))
             for peer in sorted(eligible - set(ledger.peers)):
                 if round > self.stage.round or self.stage.begin is None:

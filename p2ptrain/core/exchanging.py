@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from p2ptrain.core.choosing import ids_counted, ids_ordered
 from p2ptrain.core.desk import Desk
 from p2ptrain.core.events import Exchange, PartTroubled, StopExchange
 from p2ptrain.core.messages import Begin, Have, Trouble
@@ -141,6 +142,5 @@ class Exchanging:
         assert self.begin is not None
         for order in self.begin.parts:
             if (order.start, order.stop) == (part.start, part.stop) and order.fixed is None:
-                ordered = {i for position in order.bundles for i in self.begin.bundles[position].ids}
-                return ordered == set(part.counted)
+                return ids_ordered(order, self.begin) == ids_counted(part)
         return False

@@ -68,6 +68,10 @@ class Fetching:
     def peers(self) -> tuple[PeerId, ...]:
         return tuple(sorted(set(self.running.values())))
 
+    def looked_again(self) -> None:
+        """What is still wanted has just been asked for again: a pause that is over now is of a part no more wanted."""
+        self.again_at = {digest: at for digest, at in self.again_at.items() if at > self.desk.now}
+
     def deadline(self) -> float:
         return min(self.again_at.values(), default=math.inf)
 

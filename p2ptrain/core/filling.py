@@ -180,7 +180,7 @@ class Filling:
         if not force and self.desk.now < self.progress_at + PROGRESS_EVERY_S:
             return
         self.progress_at = self.desk.now
-        position = {sample: p for p, sample in enumerate(stage.ids())}
+        position = stage.positions()
         done = tuple(sorted(position[i] for i in self.done if i in position))
         pending = tuple(sorted(position[i] for i in self.taken - self.done if i in position))
         progress = Progress(stage.tip.lineage, stage.round, done, pending, self.microbatch_s)

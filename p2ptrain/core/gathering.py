@@ -21,6 +21,9 @@ from p2ptrain.core.quorum import Electorate
 from p2ptrain.core.rounds import StageRound
 from p2ptrain.core.types import Ballot, Bundle, Digest, LeftOut, PartDone, PeerId, Record, Voter, short
 
+CROWD = 64
+"""From more answers than this the choice is not made anew with each, while one that is waited for is missing."""
+
 Fixed = list[tuple[PartDone, tuple[PeerId, ...]]]
 """Averaged parts that stand, and who holds them."""
 
@@ -46,6 +49,8 @@ class Gathering:
         self.members = outlook.members
         self.arrivals = outlook.arrivals
         self.answers: dict[Voter, Filled] = {}
+        self.waiting_on: PeerId = ""  # among a crowd: one whose answer is awaited, so that nobody else's is looked at
+        self.reported = 0  # ids that the answers name, as done or as refused
         self.parts: dict[Digest, PartDone] = {}
         self.holders: dict[Digest, set[PeerId]] = {}
         self.excluded: dict[tuple[PeerId, int, int], str] = {}  # bundles refused or lost, and why
@@ -65,12 +70,14 @@ class Gathering:
 
     def go_on(self) -> None:
         """With ``Filled`` from a quorum: an accepted record first; only otherwise an exchange."""
-        voted = set(self.answers)
-        if self.ballot.number > 0 and not self.electorate.is_quorum(voted):
+        if self.ballot.number > 0 and not self.electorate.is_quorum(set(self.answers)):
             return
-        accepted = [answer.accepted for v, answer in self.answers.items() if answer.accepted and self._votes(v)]
+        voted = [self.answers[v] for v in self.electorate.standing if v in self.answers]
+        accepted = [answer.accepted for answer in voted if answer.accepted]
         if accepted:
             self.propose(max(accepted, key=lambda pair: pair[0])[1])
+            return
+        if self.waiting_on and self.covered_at is not None and self.desk.now < self.covered_at + self._wait_s():
             return
         must_cover = self.stage.run.exact or not self.exchanged  # else lost ids are owed to the next round (C4)
         if must_cover and not self.holders and not self._may_be_covered():
@@ -91,11 +98,20 @@ class Gathering:
         elif chosen or refused:
             self._covered(fixed, chosen)
 
+    def set_answer(self, voter: Voter, answer: Filled | None) -> None:
+        """The latest of this member; None: it has to answer anew."""
+        if voter.peer == self.waiting_on:
+            self.waiting_on = ""
+        before = self.answers.get(voter)
+        self.reported += _named(answer) - _named(before)
+        if answer is not None:
+            self.answers[voter] = answer
+        elif before is not None:
+            del self.answers[voter]
+
     def _may_be_covered(self) -> bool:
         """A quick look before the thorough one: are as many ids reported as the round has?"""
-        answers = self.answers.values()
-        reported = sum(bundle.weight for answer in answers for bundle in answer.bundles)
-        return reported + sum(len(answer.refused) for answer in answers) >= self.stage.run.microbatches
+        return self.reported >= self.stage.run.microbatches
 
     def _covered(self, fixed: Fixed, chosen: tuple[Bundle, ...]) -> None:
         """Every id is there: begin once those that ought to answer have, or the wait for them is over."""
@@ -106,6 +122,7 @@ class Gathering:
                 self.outlook.fills.observe(now - self.opened_at)
         waiting = self.awaited()
         if waiting and now < self.covered_at + self._wait_s() and not self.exchanged:
+            self.waiting_on = waiting[0] if len(self.answers) > CROWD else ""
             return
         for peer in waiting:
             self.left_out.setdefault(peer, "no answer in time for the exchange")
@@ -124,11 +141,14 @@ class Gathering:
         """
         now, knobs = self.desk.now, self.stage.run.knobs
         patience = max(knobs.silent_leader_s, self.outlook.fills.deadline_s())
-        waits = now < self.opened_at + patience and self._busy()
+        waits = now < self.opened_at + patience and self._any_busy()
         if waits or self.gap_at is None:
             self.gap_at = now
             return False
         return now >= self.gap_at + knobs.repeat_s
+
+    def _any_busy(self) -> bool:
+        return any(answer.expects_more and self._is_alive(v) for v, answer in self.answers.items())
 
     def _busy(self) -> set[Voter]:
         return {v for v, answer in self.answers.items() if answer.expects_more and self._is_alive(v)}
@@ -141,7 +161,7 @@ class Gathering:
         chosen = compose.choose_bundles(choosing.usable_bundles(living, self.excluded))
         settled = compose.covered_ids(chosen) | choosing.refused_ids(living, self.stage.run.exact)
         missing = [sample for sample in self.stage.ids() if sample not in settled]
-        position = {sample: i for i, sample in enumerate(self.stage.ids())}
+        position = self.stage.positions()
         shares = choosing.takers(missing, living, self._busy(), {peer for peer, _, _ in self.excluded})
         for peer, samples in sorted(shares.items()):
             self.gap_serial += 1
@@ -162,7 +182,7 @@ class Gathering:
         for voter, index, healthy, tie in found:
             how = "as many hold the one as the other: the leader's are taken" if tie else "it pulls them again"
             self.desk.say("warning", "diverged", f"{short(voter.peer)} holds other bits in slice {index}: {how}")
-            self.answers.pop(voter, None)
+            self.set_answer(voter, None)
             self.desk.send(voter.peer, Heal(self.stage.fence(self.ballot), (index,), healthy))
         if found:
             self.covered_at = None
@@ -175,9 +195,6 @@ class Gathering:
         known = {d: (part, peers) for d, (part, peers) in held.items() if ids.issuperset(part.counted)}
         whole = ids - self.refused() if self.stage.run.exact else None
         return compose.fixed_parts(self.stage.stage.size, known, whole)
-
-    def _votes(self, voter: Voter) -> bool:
-        return voter in self.electorate.standing
 
     def _alive_peers(self) -> set[PeerId]:
         return set(self.stage.present())
@@ -195,3 +212,7 @@ class Gathering:
 
     def left_out_list(self) -> tuple[LeftOut, ...]:
         return tuple(LeftOut(peer, reason) for peer, reason in sorted(self.left_out.items()))
+
+
+def _named(answer: Filled | None) -> int:
+    return sum(bundle.weight for bundle in answer.bundles) + len(answer.refused) if answer is not None else 0

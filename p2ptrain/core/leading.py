@@ -54,6 +54,7 @@ class Lead(Gathering):
         self.overdue: set[Voter] = set()
         self.begin: Begin | None = None
         self.attempt = 0
+        self._checked: Begin | None = None
         self.record: Record | None = None
         self.spent = ""
         self.began_at = math.inf
@@ -76,7 +77,7 @@ class Lead(Gathering):
             self.stage.say_head(sender.peer)  # it waits for us: we are here
         if self.phase == "proposed":
             return
-        self.answers[sender] = message
+        self.set_answer(sender, message)
         for part in message.held:
             self.parts.setdefault(part.digest, part)
             self.holders.setdefault(part.digest, set()).add(sender.peer)
@@ -131,6 +132,7 @@ class Lead(Gathering):
     def roster_changed(self) -> None:
         """Somebody died, left or came: answers of the dead do not count, and a running exchange is mended."""
         alive = self._alive_peers()
+        self.waiting_on = ""
         for holders in self.holders.values():
             holders &= alive
         if self._watch_quorum():
@@ -163,7 +165,7 @@ class Lead(Gathering):
         self._watch_voters()
         if self.phase == "exchanging" and self.begin is not None:
             for index, (_, why) in list(self.blamed.items()):
-                if self.phase == "exchanging":
+                if index in self.blamed and self.phase == "exchanging":  # one mended orders all parts anew
                     self._blame(self.begin.parts[index], why)
         if self.phase == "exchanging" and self.begin is not None and now >= self.began_at + knobs.exchange_max_s:
             self.shunned |= {
@@ -302,7 +304,8 @@ class Lead(Gathering):
     def check(self) -> None:
         """I7, and the shape of the state (I5 and I6 hold by construction: ``record`` is set once)."""
         assert self.attempt >= 0 and not math.isnan(self.opened_at)
-        if self.begin is not None:
+        if self.begin is not None and self.begin is not self._checked:
+            self._checked = self.begin  # it never changes
             seen: set[int] = set()
             for bundle in self.begin.bundles:
                 assert seen.isdisjoint(bundle.ids), "I7: bundles of a Begin overlap"

@@ -14,10 +14,12 @@ Every position is free, leased to one peer, or done by one peer (a peer, or "" i
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from statistics import median
 
 from p2ptrain.core.messages import Grant, Progress, Revoke
@@ -26,13 +28,30 @@ from p2ptrain.core.types import Knobs, PeerId
 MIN_GAIN_S = 0.05
 """A lease is not moved for less than this: a revocation that comes too late costs a doubled microbatch."""
 
+LEAST_S = 1e-6
+"""No microbatch counts as quicker, whatever a peer reports: shares are in proportion to speed."""
+
 Letters = list[tuple[PeerId, Grant | Revoke]]
 
 
 def ids_of_round(next_id: int, owed_ids: Sequence[int], microbatches: int) -> tuple[int, ...]:
     """The ids of a round, exactly ``microbatches``: owed ones first, in order, then fresh ones from ``next_id``."""
-    owed = tuple(owed_ids[:microbatches])
+    return _ids(next_id, tuple(owed_ids[:microbatches]), microbatches)
+
+
+def positions_of_round(next_id: int, owed_ids: Sequence[int], microbatches: int) -> Mapping[int, int]:
+    """Where each id stands in ``ids_of_round``."""
+    return _positions(next_id, tuple(owed_ids[:microbatches]), microbatches)
+
+
+@lru_cache(maxsize=8)
+def _ids(next_id: int, owed: tuple[int, ...], microbatches: int) -> tuple[int, ...]:
     return owed + tuple(range(next_id, next_id + microbatches - len(owed)))
+
+
+@lru_cache(maxsize=8)
+def _positions(next_id: int, owed: tuple[int, ...], microbatches: int) -> Mapping[int, int]:
+    return {sample: position for position, sample in enumerate(_ids(next_id, owed, microbatches))}
 
 
 def after_round(
@@ -83,6 +102,10 @@ class RoundLedger:
         self._peer: list[PeerId] = [""] * microbatches
         self._accounts: dict[PeerId, _Account] = {}
         self._moved: set[int] = set()  # taken from a slow peer once: not moved again for speed alone
+        self._latest: tuple[float, list[PeerId]] | None = None  # see ``_slowest``; None once anything has changed
+        self._median_s: float | None = None  # None: to be taken anew
+        self._puts = 0
+        self._checked_at = -math.inf
 
     @classmethod
     def rebuild(
@@ -161,6 +184,7 @@ class RoundLedger:
         account = self._accounts[peer]
         if progress.microbatch_s > 0 and math.isfinite(progress.microbatch_s):
             account.microbatch_s = progress.microbatch_s
+            self._latest = self._median_s = None
         letters = self._done(peer, progress.done, now)
         pending = self._known(progress.pending)
         for position in pending:  # granted by a coordinator before this one
@@ -199,6 +223,7 @@ class RoundLedger:
                 else:
                     self._free(position)
         del self._accounts[peer]
+        self._latest = self._median_s = None
         return self._deal_free(now)
 
     def uncovered(self, covered: Iterable[int], exclude: Iterable[PeerId] = (), now: float | None = None) -> Letters:
@@ -282,7 +307,10 @@ class RoundLedger:
         return f"round {self.round}: {done}/{self.microbatches} done, {free} free; left: {left or 'nobody'}"
 
     def check(self) -> None:
-        """Asserts that every position is accounted for exactly once."""
+        """Asserts that every position is accounted for exactly once (a large round's after some changes only)."""
+        if self._puts - self._checked_at <= self.microbatches // 256:
+            return
+        self._checked_at = self._puts
         open_positions = sorted(p for account in self._accounts.values() for p in account.undone)
         assert open_positions == [p for p in range(self.microbatches) if self._state[p] is Lease.LEASED]
         for peer, account in self._accounts.items():
@@ -326,14 +354,17 @@ class RoundLedger:
         known = self._accounts.setdefault(peer, _Account(0.0, now))
         if microbatch_s > 0 and math.isfinite(microbatch_s):
             known.microbatch_s = microbatch_s
+        self._latest = self._median_s = None
 
     def _speed(self, peer: PeerId) -> float:
         """Seconds per microbatch; of a peer that never measured: the median of those that did, or 1."""
         known = self._accounts[peer].microbatch_s
         if known > 0:
-            return known
-        measured = [account.microbatch_s for account in self._accounts.values() if account.microbatch_s > 0]
-        return median(measured) if measured else 1.0
+            return max(known, LEAST_S)
+        if self._median_s is None:
+            measured = [account.microbatch_s for account in self._accounts.values() if account.microbatch_s > 0]
+            self._median_s = median(measured) if measured else 1.0
+        return self._median_s
 
     def _finish(self, peer: PeerId, now: float) -> float:
         """When the peer will have done its open positions. One that is late is expected to go on as slowly."""
@@ -355,6 +386,8 @@ class RoundLedger:
     def _put(self, position: int, state: Lease, peer: PeerId) -> None:
         if self._state[position] is Lease.LEASED:
             self._accounts[self._peer[position]].undone.remove(position)
+        self._latest = None
+        self._puts += 1
         self._state[position], self._peer[position] = state, peer
 
     def _free(self, position: int) -> None:
@@ -367,6 +400,7 @@ class RoundLedger:
         if not account.undone:
             account.since = self._now
         account.undone.append(position)
+        self._latest = None
 
     def _done(self, peer: PeerId, positions: Iterable[int], now: float) -> Letters:
         revoked: dict[PeerId, list[int]] = {}
@@ -378,6 +412,7 @@ class RoundLedger:
                 revoked.setdefault(other, []).append(position)
             self._put(position, Lease.DONE, peer)
             self._accounts[peer].since = now
+            self._latest = None
         return self._letters({}, revoked, now)
 
     def _deal_free(self, now: float, allowed: list[PeerId] | None = None) -> Letters:
@@ -389,16 +424,18 @@ class RoundLedger:
         return self._letters(granted, {}, now)
 
     def _soonest(self, positions: list[int], peers: list[PeerId], now: float) -> list[tuple[int, PeerId]]:
-        """Each position to the peer that would finish it first (a heap is not worth it for a handful of peers)."""
+        """Each position to the peer that would finish it first."""
+        if not positions:
+            return []
         peers = [peer for peer in peers if not self._has_enough(peer)] or peers
         if not peers:
             return []
-        ends = {peer: max(now, self._finish(peer, now)) for peer in peers}
-        speeds = {peer: self._speed(peer) for peer in peers}
+        ends = [(max(now, self._finish(peer, now)) + self._speed(peer), peer) for peer in peers]
+        heapq.heapify(ends)
         chosen = []
         for position in positions:
-            peer = min(peers, key=lambda p: (ends[p] + speeds[p], p))
-            ends[peer] += speeds[peer]
+            end, peer = ends[0]
+            heapq.heapreplace(ends, (end + self._speed(peer), peer))
             chosen.append((position, peer))
         return chosen
 
@@ -408,11 +445,7 @@ class RoundLedger:
         revoked: dict[PeerId, list[int]] = {}
         end, speed = self._finish(helper, now), self._speed(helper)
         while True:
-            slow = max(
-                (peer for peer in sorted(self._accounts) if peer != helper),
-                key=lambda p: (self._finish(p, now), p),
-                default=None,
-            )
+            slow = self._slowest(helper, now)
             if slow is None:
                 break
             position = self._unstarted(slow, now)
@@ -427,6 +460,13 @@ class RoundLedger:
             revoked.setdefault(slow, []).append(position)
             end += speed
         return self._letters(granted, revoked, now)
+
+    def _slowest(self, helper: PeerId, now: float) -> PeerId | None:
+        """Who of the others finishes last. The last two of all are kept while nothing changes: many may ask."""
+        if self._latest is None or self._latest[0] != now:
+            ends = [(self._finish(peer, now), peer) for peer in self._accounts]
+            self._latest = now, [peer for _, peer in heapq.nlargest(2, ends)]
+        return next((peer for peer in self._latest[1] if peer != helper), None)
 
     def _unstarted(self, peer: PeerId, now: float) -> int | None:
         """The peer's last open position that it has surely not begun: one runs, and a report may be under way."""

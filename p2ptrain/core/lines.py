@@ -8,12 +8,15 @@ Decides nothing about anybody: it writes what ``roster`` decides, counts, rememb
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
-from p2ptrain.core.rumours import Proofs, Rumours, said, tellable, up_status
+from p2ptrain.core.rumours import Proofs, Rumours, said, same_said, tellable, up_status
 from p2ptrain.core.types import Knobs, Member, PeerId, PeerInfo, Status, Voter
+
+WHOLE_LINES = 128
+"""Lines per message of a roster told whole: with every field at its limit (16 long addresses) 6.5 KB a line."""
 
 
 class Change(NamedTuple):
@@ -42,7 +45,7 @@ class Lines:
         self._rumours = Rumours(knobs)
         self.graves: dict[PeerId, Grave] = {}  # oldest first
         self.proofs = Proofs()
-        self.present_count = 1
+        self.present: list[PeerId] = [me.peer]  # by id; not to be changed by others
         self.version = 0
 
     def __getitem__(self, peer: PeerId) -> Member:
@@ -61,6 +64,10 @@ class Lines:
     def get(self, peer: PeerId) -> Member | None:
         return self._table.get(peer)
 
+    @property
+    def present_count(self) -> int:
+        return len(self.present)
+
     def all(self) -> list[Member]:
         """By peer id."""
         return [self._table[peer] for peer in sorted(self._table)]
@@ -69,23 +76,27 @@ class Lines:
         """Writes a line, notes the change, and lets others know if it changes what we say."""
         peer = line.info.peer
         before = self._table.get(peer)
-        if before is not None and before == line:
+        same = before is not None and before.status is line.status
+        if same and before == line:
             return
         self.version += 1
-        if before is not None and before.status is line.status:
-            self._table[peer] = replace(line, since=before.since)
-        else:
-            self._table[peer] = replace(line, since=now)
+        since = before.since if before is not None and same else now
+        self._table[peer] = line if line.since == since else Member(line.info, line.incarnation, line.status, since)
+        if not same:
             self._changes.append(Change(peer, line.info.life, before.status if before else None, line.status, cause))
-        self.present_count += int(line.present) - int(before is not None and before.present)
         if line.present:
+            if before is None or not before.present:
+                insort(self.present, peer)
             self.graves.pop(peer, None)
             self.proofs.unbury(line.info.voter)
-        if spread and (before is None or said(before) != said(line)):
+        elif before is not None and before.present:
+            self._absent(peer)
+        if spread and (before is None or not same_said(before, line)):
             self._rumours.add(peer)
 
     def set_status(self, peer: PeerId, status: Status, now: float, cause: str) -> None:
-        self.put(replace(self._table[peer], status=status), now, cause)
+        known = self._table[peer]
+        self.put(Member(known.info, known.incarnation, status), now, cause)
 
     def entomb(self, peer: PeerId, status: Status, now: float, cause: str, own: bool) -> None:
         """The line's life is over, by verdict or goodbye."""
@@ -98,9 +109,12 @@ class Lines:
         known = self._table.pop(peer)
         if known.present:
             self._changes.append(Change(peer, known.info.life, known.status, Status.DEAD, "restarted"))
-            self.present_count -= 1
+            self._absent(peer)
         self.graves.pop(peer, None)
         self.version += 1
+
+    def _absent(self, peer: PeerId) -> None:
+        del self.present[bisect_left(self.present, peer)]
 
     def forget_old(self, now: float) -> list[PeerId]:
         """Lines of the long dead go; returns whose."""
@@ -126,9 +140,10 @@ class Lines:
         later = known is not None and known.info.life > voter.life
         return later or self.proofs.buried(voter) or self.proofs.proven_dead(voter)
 
-    def whole(self) -> tuple[Member, ...]:
-        """All lines as told to a newcomer."""
-        return tuple(said(member) for member in self.all() if tellable(member))
+    def whole(self) -> list[tuple[Member, ...]]:
+        """All lines as told to a newcomer, in pieces that fit a message each; at least one piece."""
+        lines = tuple(said(member) for member in self.all() if tellable(member))
+        return [lines[start : start + WHOLE_LINES] for start in range(0, len(lines), WHOLE_LINES)] or [()]
 
     def piggyback(self) -> tuple[Member, ...]:
         """What goes along with a probe or its answer."""
@@ -143,7 +158,7 @@ class Lines:
     def check(self, suspected: Iterable[PeerId]) -> None:
         """Asserts that counts, graves and running suspicions agree with the lines."""
         assert self._table[self._me].present
-        assert self.present_count == sum(member.present for member in self._table.values())
+        assert self.present == sorted(peer for peer, member in self._table.items() if member.present)
         for peer, member in self._table.items():
             assert (peer in self.graves) == (not member.present), peer
         assert set(suspected) == {p for p, member in self._table.items() if member.status is Status.SUSPECT}

@@ -64,7 +64,7 @@ class Leave(Message):
 
 @dataclass(frozen=True, slots=True)
 class Gossip(Message):
-    """Roster lines, newest first. ``whole`` marks a complete roster (answer to a newcomer)."""
+    """Roster lines, newest first. ``whole`` marks a piece of a complete roster (told to a newcomer)."""
 
     updates: tuple[Member, ...]
     whole: bool = False

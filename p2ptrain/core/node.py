@@ -315,7 +315,8 @@ class Node:
                     self.donating.peer_lost(change.peer)
                     if self.stage.led_by is not None and change.peer == self.stage.led_by.peer and self.stage.head:
                         # It may have died before it told everybody what was decided.
-                        self.desk.broadcast(self.view.present(), msg.HeadSaid(self.stage.head))
+                        linked = [peer for peer in self.view.present() if self.roster.linked(peer)]
+                        self.desk.broadcast(linked, msg.HeadSaid(self.stage.head))
                     told = change.cause if change.after is Status.LEFT else f"is dead: {change.cause}"
                     self.desk.say("info", "peer-lost", f"{short(change.peer)} {told}", self.stage.round)
             self.view.changed(changes)

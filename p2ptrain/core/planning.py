@@ -4,7 +4,7 @@ Decides when the acting coordinator plans anew (after the roster has been quiet 
 make one plan) and which of two plans a member believes (the later one by ``Plan.order``). What is in a plan is decided
 by ``plan.plan``.
 
-    roster changes -> quiet for DEBOUNCE_S -> plan() -> PlanSaid to all; a newcomer gets it when its link stands
+    roster changes -> DEBOUNCE_S later -> plan() -> PlanSaid to all; a newcomer gets it when its link stands
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from p2ptrain.core.plan import plan
 from p2ptrain.core.types import Member, PeerId, Plan, RunSpec
 
 DEBOUNCE_S = 0.5
+CROWD = 64
+"""Beyond so many members the pause grows with their number: a plan names them all and goes to them all."""
 
 
 class Planning:
@@ -35,7 +37,7 @@ class Planning:
     def look(self, acting: bool, roster_changed: bool) -> None:
         """After every event. ``acting``: this peer is the acting coordinator."""
         if acting and (roster_changed or not self._acting or self.plan is None):
-            self.due_at = min(self.due_at, self.desk.now + DEBOUNCE_S)
+            self.due_at = min(self.due_at, self.desk.now + DEBOUNCE_S * max(1.0, len(self.members()) / CROWD))
         if not acting:
             self.due_at = math.inf
         self._acting = acting

@@ -9,10 +9,11 @@ out of and comes back to (a healed state, the loser of two histories): a promise
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from p2ptrain.core.desk import Desk
-from p2ptrain.core.ledger import ids_of_round
+from p2ptrain.core.ledger import ids_of_round, positions_of_round
 from p2ptrain.core.quorum import Electorate
 from p2ptrain.core.types import (
     NO_BALLOT,
@@ -92,6 +93,11 @@ class Position:
         """Sample ids of the current round."""
         assert self.tip is not None
         return self._ids
+
+    def positions(self) -> Mapping[int, int]:
+        """Where each of ``ids()`` stands in it."""
+        assert self.tip is not None
+        return positions_of_round(self.tip.next_id, self.tip.owed_ids, self.run.microbatches)
 
     def fence(self, ballot: Ballot) -> Fence:
         assert self.tip is not None

@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Iterable
 
-from p2ptrain.core.contacts import Contact
+from p2ptrain.core.contacts import Contacts
 from p2ptrain.core.events import Dial, Effect, Send
 from p2ptrain.core.lines import Lines
 from p2ptrain.core.messages import Message, Probe, ProbeFor, ProbeReport
@@ -30,7 +30,7 @@ class Reach:
         self._lines = lines
         self._knobs = knobs
         self._rng = rng
-        self.table: dict[PeerId, Contact] = {}
+        self.table = Contacts()
         self.probes = Probes(knobs, rng)
 
     def linked(self, peer: PeerId) -> bool:
@@ -38,12 +38,12 @@ class Reach:
         return contact is not None and contact.linked
 
     def linked_peers(self) -> list[PeerId]:
-        return sorted(peer for peer, contact in self.table.items() if contact.linked)
+        return self.table.linked()
 
     def wakes(self) -> float:
         """When some contact or probe next wants to be looked at."""
         soonest = self.probes.wakes()
-        for contact in self.table.values():
+        for contact in self.table.restless.values():
             if not contact.linked or contact.suspicion is not None or contact.redial_at < math.inf:
                 soonest = min(soonest, contact.wakes(self._knobs))
         return soonest
@@ -52,7 +52,7 @@ class Reach:
         return Send(peer, Probe(self.probes.send(peer, now, asker, asker_seq), self._lines.piggyback()))
 
     def dial(self, peer: PeerId, now: float) -> list[Effect]:
-        contact = self.table.setdefault(peer, Contact())
+        contact = self.table.ensure(peer)
         known = self._lines.get(peer)
         info = contact.info or (known.info if known else None)
         if info is None or not info.diallable or contact.linked or contact.dialling:
@@ -108,7 +108,7 @@ class Reach:
 
     def cannot_hear(self, peer: PeerId) -> list[Effect]:
         """Our link to ``peer`` is gone: it answers no question of ours, nor those that we were asked."""
-        for other in self.table.values():
+        for other in self.table.restless.values():
             if other.suspicion is not None:
                 other.suspicion.asked.discard(peer)
         return self.reports(self.probes.unreachable(peer), heard=False)

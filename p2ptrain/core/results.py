@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from p2ptrain.core.compose import loss_of
-from p2ptrain.core.types import LeftOut, PeerId, RoundResult, chain_digest
+from p2ptrain.core.messages import Begin
+from p2ptrain.core.once import Once
+from p2ptrain.core.types import LeftOut, PeerId, Record, RoundResult, chain_digest
 
 if TYPE_CHECKING:
     from p2ptrain.core.node import Node
@@ -21,14 +23,8 @@ def result_of(node: Node) -> RoundResult | None:
         return None
     record = stage.decided.record
     begin = stage.begin
-    counted = {sample for part in record.parts for sample in part.counted}
-    contributions: dict[PeerId, int] = {}
-    left_out: list[LeftOut] = []
-    for bundle in begin.bundles if begin else ():
-        some = len(counted.intersection(bundle.ids))
-        contributions[bundle.peer] = contributions.get(bundle.peer, 0) + some
-        if some < bundle.weight:
-            left_out.append(LeftOut(bundle.peer, f"{bundle.weight - some} of {bundle.weight} microbatches not counted"))
+    counted, contributions, not_counted, members = _shares(record, begin)
+    left_out = list(not_counted)
     lead = node.succession.lead
     said = {node.desk.me.peer: set(stage.refused)}
     if lead is not None:
@@ -46,8 +42,8 @@ def result_of(node: Node) -> RoundResult | None:
         stage=record.stage,
         ballot=stage.promised,
         attempts=begin.attempt if begin else 0,
-        members=tuple(voter.peer for voter in begin.members) if begin else (),
-        contributions=tuple(sorted(contributions.items())),
+        members=members,
+        contributions=contributions,
         counted=len(counted),
         expected=node.run.microbatches,
         left_out=tuple(sorted(set(left_out))),
@@ -60,3 +56,23 @@ def result_of(node: Node) -> RoundResult | None:
         digest=chain_digest(stage.chain, record).hex(),
         samples_total=record.samples_total,
     )
+
+
+_Shares = tuple[frozenset[int], tuple[tuple[PeerId, int], ...], tuple[LeftOut, ...], tuple[PeerId, ...]]
+
+
+def _work_out(record: Record, begin: Begin | None) -> _Shares:
+    """Ids counted, how many of whom, whose were not, and the members of the exchange."""
+    counted = frozenset(sample for part in record.parts for sample in part.counted)
+    contributions: dict[PeerId, int] = {}
+    left_out: list[LeftOut] = []
+    for bundle in begin.bundles if begin else ():
+        some = len(counted.intersection(bundle.ids))
+        contributions[bundle.peer] = contributions.get(bundle.peer, 0) + some
+        if some < bundle.weight:
+            left_out.append(LeftOut(bundle.peer, f"{bundle.weight - some} of {bundle.weight} microbatches not counted"))
+    members = tuple(voter.peer for voter in begin.members) if begin else ()
+    return counted, tuple(sorted(contributions.items())), tuple(left_out), members
+
+
+_shares = Once(_work_out, kept=4)

@@ -29,6 +29,10 @@ from p2ptrain.core.types import Knobs, Member, PeerId, PeerInfo, Status, Voter, 
 
 LEAVES_KEPT = 256
 
+LINKS_MIN = 6
+"""Beyond a mesh: so many links at least, to members chosen at random (two until the peer takes part), so that its death
+is noticed at once, gossip spreads, and no death of others cuts it off."""
+
 DOUBT_REACH_S = 30.0
 """Own verdicts no older than this are forgotten in doubt; earlier ones rest on evidence from before the gap."""
 
@@ -37,7 +41,7 @@ class Roster:
     """One peer's view of the members. Events in, effects out; deterministic given ``rng`` and the calls.
 
     ``mesh_max``: up to so many present members every one is linked to every other; beyond, the node names those it
-    needs (``link_to``).
+    needs (``link_to``), and ``LINKS_MIN`` at random keep the swarm in one piece.
     """
 
     def __init__(self, me: PeerInfo, knobs: Knobs, rng: random.Random, mesh_max: int = 64) -> None:
@@ -50,7 +54,9 @@ class Roster:
         self._contacts = self._reach.table
         self._leaves: dict[PeerId, Leave] = {}
         self._wanted: set[PeerId] = set()
+        self._taught_by: PeerId = ""  # who told us its whole roster while we knew nobody else, until its next link
         self._proofs = self._lines.proofs
+        self._crowd = 0  # lines of the roster that we are being told whole
         self._now = -math.inf
         self._deadline: float | None = None
         self._probe_at = math.inf
@@ -73,10 +79,11 @@ class Roster:
         if known and info.life > known.info.life:
             effects += self._retire(known, now)
             known = None
-        contact = self._contacts[info.peer] = Contact(linked=True, met=True, heard_at=now)
+        contact = self._contacts.put(info.peer, Contact(linked=True, met=True, heard_at=now))
+        self._taught_by = "" if self._taught_by == info.peer else self._taught_by
         self._end_doubt()
-        if known is None or not known.present:
-            effects.append(Send(info.peer, Gossip(self._lines.whole(), whole=True)))
+        if self._is_news_to(info, known):
+            effects += [Send(info.peer, Gossip(lines, whole=True)) for lines in self._lines.whole()]
             effects += [Send(info.peer, leave) for leave in self._leaves.values() if leave.peer != info.peer]
         if known and known.status in (Status.SUSPECT, Status.DEAD) and known.incarnation >= event.incarnation:
             contact.warned = known.incarnation
@@ -125,9 +132,13 @@ class Roster:
             return effects
         self._hear(sender.peer, now)
         if isinstance(message, Gossip):
-            alone = len(self._lines) <= 2  # a newcomer need not tell the others what they told it
+            if message.whole and len(self._lines) <= 2:
+                self._taught_by = sender.peer  # a newcomer need not tell the others what they told it
+            news = not (message.whole and sender.peer == self._taught_by)
+            self._crowd = len(message.updates) if message.whole else 0
             for line in message.updates:
-                effects += self._learn(line, sender.peer, now, spread=not (message.whole and alone))
+                effects += self._learn(line, sender.peer, now, spread=news)
+            self._crowd = 0
         elif isinstance(message, Probe):
             effects += self._learn_all(message.updates, sender.peer, now)
             effects.append(Send(sender.peer, ProbeAck(message.seq, self._lines.piggyback())))
@@ -150,7 +161,7 @@ class Roster:
                 continue
             few = self._lines.present_count <= self._mesh_max or not self._reach.linked_peers()
             if few or info.peer in self._wanted:
-                contact = self._contacts.setdefault(info.peer, Contact())
+                contact = self._contacts.ensure(info.peer)
                 if contact.info is None or contact.info.life <= info.life:
                     contact.info = info
                 effects += self._reach.dial(info.peer, now)
@@ -188,7 +199,7 @@ class Roster:
             known = self._lines[peer]
             if self.linked(peer) and known.status in (Status.ALIVE, Status.JOINING):
                 self._lines.set_status(peer, Status.BUSY, now, "probe late while the link stands")
-        for peer in sorted(self._contacts):
+        for peer in sorted(self._contacts.restless):
             contact = self._contacts.get(peer)
             if contact is not None and contact.wakes(self._knobs) <= now:
                 effects += self._contact_due(peer, contact, now)
@@ -237,7 +248,12 @@ class Roster:
         return self._lines.all()
 
     def present(self) -> list[Member]:
-        return [member for member in self.members() if member.present]
+        return [self._lines[peer] for peer in self._lines.present]
+
+    @property
+    def present_ids(self) -> list[PeerId]:
+        """By id, one's own included; alive, and not to be changed."""
+        return self._lines.present
 
     def get(self, peer: PeerId) -> Member | None:
         return self._lines.get(peer)
@@ -255,15 +271,17 @@ class Roster:
 
     def describe(self) -> str:
         told = ", ".join(f"{count} {status.value}" for status, count in self._lines.counts().items())
-        silent = [f"{short(p)} ({c.suspicion.why})" for p, c in sorted(self._contacts.items()) if c.suspicion]
+        running = [(peer, self._contacts[peer].suspicion) for peer in self._contacts.suspected()]
+        silent = [f"{short(peer)} ({suspicion.why})" for peer, suspicion in running if suspicion]
         tail = f"; suspected: {', '.join(silent)}" if silent else ""
         links = len(self._reach.linked_peers())
         return f"{len(self._lines)} members: {told}; {links} links{tail}{', in doubt' if self.doubting else ''}"
 
     def check(self) -> None:
         """Asserts what must hold after every event."""
-        self._lines.check(peer for peer, contact in self._contacts.items() if contact.suspicion)
+        self._lines.check(self._contacts.suspected())
         for peer, contact in self._contacts.items():
+            assert contact.waits == (peer in self._contacts.restless), peer
             known = self._lines.get(peer)
             assert not contact.linked or (known is not None and known.present), peer
 
@@ -274,20 +292,30 @@ class Roster:
 
     def _learn(self, line: Member, source: PeerId, now: float, spread: bool = True) -> list[Effect]:
         """A line that ``source`` tells us, merged by precedence; what we hear ourselves outweighs hearsay."""
-        line = said(line)
-        peer = line.info.peer
+        info = line.info
+        peer = info.peer
         if peer == self._me:
-            return self._about_me(line, source, now)
-        self._proofs.saw_life(line.info.voter)
+            return self._about_me(said(line), source, now)
+        known = self._lines.get(peer)
+        if (
+            known is not None
+            and known.info.life == info.life
+            and known.incarnation >= line.incarnation
+            and line.present
+            and line.status is not Status.SUSPECT
+        ):
+            return []  # told before: nearly all of what is heard, so first of all
+        line = said(line)
+        self._proofs.saw_life(info.voter)
         if line.status is not Status.LEFT and self._proofs.left(line.info.voter):
             return []
-        known = self._lines.get(peer)
         if known is None or line.info.life > known.info.life:
             effects = self._retire(known, now) if known else []
             if not line.present or (self._proofs.buried(line.info.voter) and line.incarnation <= 0):
                 self._proofs.bury(line.info.voter)
                 return effects
-            self._put(replace(line, status=up_status(line.info)), now, f"told by {short(source)}", spread)
+            up = line if line.status is not Status.SUSPECT else replace(line, status=up_status(info))
+            self._put(up, now, f"told by {short(source)}", spread)
             if line.status is Status.SUSPECT:
                 return effects + self._suspect(peer, now, f"suspected by {short(source)}", direct=False)
             return effects + self._meet(peer, now)
@@ -379,7 +407,7 @@ class Roster:
     def _heard_by(self, known: Member, helper: PeerId, now: float) -> list[Effect]:
         """The peer lives, only our link to it is down."""
         peer = known.info.peer
-        contact = self._contacts.setdefault(peer, Contact(met=True))
+        contact = self._contacts.ensure(peer, met=True)
         contact.heard_at = now
         if contact.linked:
             return []
@@ -397,7 +425,7 @@ class Roster:
 
     def _suspect(self, peer: PeerId, now: float, why: str, direct: bool = True) -> list[Effect]:
         """Starts the timer; ``direct`` evidence (our own) runs shorter and asks others."""
-        contact = self._contacts.setdefault(peer, Contact())
+        contact = self._contacts.ensure(peer)
         patience_s = self._knobs.suspicion_s if direct and contact.met else self._knobs.suspicion_max_s
         running = contact.suspicion
         if running is not None and running.patience_s <= patience_s:
@@ -413,7 +441,7 @@ class Roster:
         if known is None or not known.present:
             contact.info = None
             if contact.idle:
-                del self._contacts[peer]
+                self._contacts.pop(peer)
             return []
         if known.status is Status.LINK_DOWN:
             contact.redials += 1
@@ -445,12 +473,9 @@ class Roster:
     def _gone(self, peer: PeerId, status: Status, now: float, cause: str, own: bool = False) -> list[Effect]:
         """The one place where a life ends."""
         effects = self._reach.cannot_hear(peer)
-        contact = self._contacts.pop(peer, None)
+        contact = self._contacts.pop(peer)
         if contact is not None and contact.linked:
             effects.append(Hangup(peer, cause))
-        for other in self._contacts.values():
-            if other.suspicion is not None:
-                other.suspicion.asked.discard(peer)
         self._lines.entomb(peer, status, now, cause, own)
         if own and tellable(self._lines[peer]):
             effects += self._reach.push(Gossip((said(self._lines[peer]),)))
@@ -461,7 +486,7 @@ class Roster:
     def _retire(self, known: Member, now: float) -> list[Effect]:
         """A later life of the peer is known: this one is over."""
         effects = self._reach.cannot_hear(known.info.peer)
-        self._contacts.pop(known.info.peer, None)
+        self._contacts.pop(known.info.peer)
         self._lines.retire(known.info.peer)
         return effects
 
@@ -481,16 +506,15 @@ class Roster:
         effects: list[Effect] = []
         self._reach.probes.forget()
         recent = [p for p, g in self._lines.graves.items() if g.own and now - late_s - g.at <= DOUBT_REACH_S]
-        suspects = [peer for peer, contact in self._contacts.items() if contact.suspicion is not None]
-        for peer in sorted({*recent, *suspects}):
+        for peer in sorted({*recent, *self._contacts.suspected()}):
             known = self._lines[peer]
             if known.status is Status.LEFT or self._proofs.proven_dead(known.info.voter):
                 continue
-            contact = self._contacts.setdefault(peer, Contact(met=True))
+            contact = self._contacts.ensure(peer, met=True)
             contact.suspicion = None
             self._lines.set_status(peer, up_status(known.info), now, cause)
             effects += self._reach.dial(peer, now) if known.info.diallable else self._suspect(peer, now, cause)
-        for contact in self._contacts.values():
+        for contact in list(self._contacts.restless.values()):
             if contact.dialling:
                 contact.dialling_until = now + 2 * self._knobs.dial_timeout_s
         self._doubt_until = now + self._knobs.probe_period_s
@@ -519,24 +543,46 @@ class Roster:
         contact = self._contacts.get(peer)
         if contact is not None and not contact.idle:
             return []
-        if self._lines.present_count > self._mesh_max and peer not in self._wanted:
+        if max(self._lines.present_count, self._crowd) > self._mesh_max and peer not in self._wanted:
             return []
         mine = self._lines[self._me].info
         if not self._lines[peer].info.diallable:
             return []
         if self._me > peer and mine.diallable and contact is None:
-            self._contacts[peer] = Contact(redial_at=now + self._knobs.probe_period_s)
+            self._contacts.put(peer, Contact(redial_at=now + self._knobs.probe_period_s))
             return []
         return self._reach.dial(peer, now)
 
     def _probe_next(self, now: float) -> list[Effect]:
         for peer in self._lines.forget_old(now):
             self._leaves.pop(peer, None)
-            self._contacts.pop(peer, None)
+            self._contacts.pop(peer)
         others = self._lines.present_count > 1 or self._lines.graves
         self._probe_at = now + self._knobs.probe_period_s if others else math.inf
         target = self._reach.probes.next_target(self._reach.linked_peers())
-        return [self._reach.probe(target, now)] if target is not None else []
+        probes = [self._reach.probe(target, now)] if target is not None else []
+        return [*probes, *self._link_at_random(now)]
+
+    def _link_at_random(self, now: float) -> list[Effect]:
+        """Beyond a mesh: one more link each time while there are too few."""
+        present = self._lines.present
+        if len(present) <= self._mesh_max:
+            return []
+        takes_part = self._lines[self._me].info.joined_round >= 0
+        if len(self._reach.linked_peers()) >= (LINKS_MIN if takes_part else 2):
+            return []
+        peer = self._rng.choice(present)
+        contact = self._contacts.get(peer)
+        return self._reach.dial(peer, now) if peer != self._me and (contact is None or contact.idle) else []
+
+    def _is_news_to(self, info: PeerInfo, known: Member | None) -> bool:
+        """Whether a member that has just linked to us is told our whole roster.
+
+        Not one that takes part in a large swarm and of which only we had not heard yet: it has met others before.
+        """
+        if known is not None:
+            return not known.present
+        return info.joined_round < 0 or self._lines.present_count <= self._mesh_max
 
     def _revisit(self, now: float) -> list[Effect]:
         """Dials one of the dead now and then, so that two halves of a partition find each other again."""

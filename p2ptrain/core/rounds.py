@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from p2ptrain.core.choosing import ids_counted
 from p2ptrain.core.compose import is_sound_begin, is_sound_record
 from p2ptrain.core.desk import Desk
 from p2ptrain.core.events import Applied, Apply, PartFetchFailed, PartHeld, PartTroubled, ReleaseParts
@@ -310,6 +311,7 @@ class StageRound(Following):
         """Fetches whose pause is over, and answers that may have been lost with a link."""
         self.look_again()
         self.look_ahead()
+        self.fetching.looked_again()
         self.exchanging.tick()
         if self.desk.now >= self._repeat_at():
             self.send_filled()
@@ -395,10 +397,11 @@ class StageRound(Following):
         return all(part.digest in self.held for part in record.parts)
 
     def _own_counted(self, record: Record) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        exchanged = {bundle.key for bundle in self.begin.bundles} if self.begin else set()
+        me = self.desk.me.peer
+        exchanged = {bundle.key for bundle in self.begin.bundles if bundle.peer == me} if self.begin else set()
         own = [bundle for bundle in self.bundles if bundle.key in exchanged]
         return tuple(
-            (part.index, tuple(b.index for b in own if set(b.ids) <= set(part.counted))) for part in record.parts
+            (part.index, tuple(b.index for b in own if ids_counted(part).issuperset(b.ids))) for part in record.parts
         )
 
     def check(self) -> None:

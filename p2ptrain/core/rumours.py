@@ -11,11 +11,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from p2ptrain.core.types import Knobs, Member, PeerId, PeerInfo, Status, Voter, digest_of
 
 _RANK = {Status.SUSPECT: 1, Status.DEAD: 2, Status.LEFT: 3}
+_SUSPECT, _DEAD, _LEFT, _ALIVE, _JOINING = Status.SUSPECT, Status.DEAD, Status.LEFT, Status.ALIVE, Status.JOINING
 
 PROOFS_KEPT = 20_000
 """Peers whose lives and goodbyes are remembered after their line is forgotten."""
@@ -23,15 +23,29 @@ PROOFS_KEPT = 20_000
 
 def up_status(info: PeerInfo) -> Status:
     """JOINING until the peer says from which round it takes part."""
-    return Status.ALIVE if info.joined_round >= 0 else Status.JOINING
+    return _ALIVE if info.joined_round >= 0 else _JOINING
 
 
 def said(member: Member) -> Member:
     """The line as told to others: without our own view of the link and our clock."""
-    status = member.status if member.status in _RANK else up_status(member.info)
+    status = member.status
+    if status is not _SUSPECT and status is not _DEAD and status is not _LEFT:
+        status = _ALIVE if member.info.joined_round >= 0 else _JOINING
     if status is member.status and member.since == 0.0:
         return member
-    return replace(member, status=status, since=0.0)
+    return Member(member.info, member.incarnation, status)
+
+
+def same_said(one: Member, other: Member) -> bool:
+    """Whether others are told the same by both lines (which are of one peer)."""
+    if one.incarnation != other.incarnation or said_status(one) is not said_status(other):
+        return False
+    return one.info is other.info or one.info == other.info
+
+
+def said_status(member: Member) -> Status:
+    status = member.status
+    return status if status is _SUSPECT or status is _DEAD or status is _LEFT else up_status(member.info)
 
 
 def tellable(member: Member) -> bool:
@@ -58,29 +72,38 @@ class Rumours:
 
     def __init__(self, knobs: Knobs) -> None:
         self._knobs = knobs
-        self._told: dict[PeerId, int] = {}
+        self._told: dict[PeerId, tuple[int, int]] = {}  # how often, and since which addition
+        self._queue: list[tuple[int, int, PeerId]] = []  # the same as a heap; what ``_told`` does not confirm is over
+        self._serial = 0
 
     def add(self, peer: PeerId) -> None:
-        self._told.pop(peer, None)
-        self._told[peer] = 0
+        self._serial += 1
+        self._enter(peer, 0, self._serial)
 
     def take(self, lookup: Callable[[PeerId], Member | None], population: int) -> tuple[Member, ...]:
         """Up to ``gossip_updates`` lines for one message; each counts as told once more."""
         if not self._told:
             return ()
         limit = self._knobs.gossip_factor * math.ceil(math.log2(population + 2))
-        chosen = heapq.nsmallest(self._knobs.gossip_updates, self._told, key=self._told.__getitem__)
+        chosen: list[tuple[int, int, PeerId]] = []
+        while self._queue and len(chosen) < self._knobs.gossip_updates:
+            count, serial, peer = heapq.heappop(self._queue)
+            if self._told.get(peer) == (count, serial):
+                chosen.append((count, serial, peer))
         lines = []
-        for peer in chosen:
-            self._told[peer] += 1
-            if self._told[peer] >= limit:
-                del self._told[peer]
+        for count, serial, peer in chosen:
             line = lookup(peer)
-            if line is None or not tellable(line):
-                self._told.pop(peer, None)
+            if count + 1 < limit and line is not None and tellable(line):
+                self._enter(peer, count + 1, serial)
             else:
+                del self._told[peer]
+            if line is not None and tellable(line):
                 lines.append(said(line))
         return tuple(lines)
+
+    def _enter(self, peer: PeerId, count: int, serial: int) -> None:
+        self._told[peer] = (count, serial)
+        heapq.heappush(self._queue, (count, serial, peer))
 
     def __len__(self) -> int:
         return len(self._told)

@@ -61,6 +61,9 @@ class Status(str, Enum):
     LEFT = "left"
 
 
+_DEAD, _LEFT = Status.DEAD, Status.LEFT
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A contiguous range of layers, ``first`` to ``last`` inclusive; ``size`` is its number of trainable values."""
@@ -121,7 +124,8 @@ class Member:
     @property
     def present(self) -> bool:
         """True unless it is held dead or has left."""
-        return self.status not in (Status.DEAD, Status.LEFT)
+        status = self.status
+        return status is not _DEAD and status is not _LEFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +290,7 @@ class SnapshotInfo:
     @property
     def key(self) -> Digest:
         """Names the content: equal on every donor that holds the same state."""
-        return digest_of(self)
+        return digest_once(self)
 
 
 class LeftOut(NamedTuple):
@@ -419,6 +423,11 @@ def digest_once(value: Any) -> Digest:
 
 
 def _canonical(value: Any) -> str:
+    kind = type(value)
+    if kind is int:
+        return f"i{value}"
+    if kind is tuple and value and type(value[0]) is int and all(type(item) is int for item in value):
+        return "(i" + ",i".join(map(str, value)) + ")"  # ids, mostly: many, so without a call for each
     if isinstance(value, bytes):
         return f"b{value.hex()}"
     if isinstance(value, Enum):

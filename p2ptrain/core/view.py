@@ -33,8 +33,6 @@ class View:
         self.desk = desk
         self.knobs = knobs
         self.heads = heads
-        self._present: list[PeerId] = []
-        self._present_version = -1
         self._coordinator: PeerId | None = None
         self._coordinator_version = -1
         self._coordinator_until = -math.inf
@@ -45,10 +43,7 @@ class View:
 
     def present(self) -> list[PeerId]:
         """Peers not held dead nor gone, one's own id included."""
-        if self._present_version != self.roster.version:
-            self._present_version = self.roster.version
-            self._present = sorted(peer for peer, member in self.members().items() if member.present)
-        return self._present
+        return self.roster.present_ids
 
     def has_state(self, info: PeerInfo) -> bool:
         return info.joined_round >= 0 or info.peer in self.heads
@@ -69,7 +64,8 @@ class View:
     def coordinator(self) -> PeerId | None:
         """The acting coordinator: the longest-standing live member that takes part.
 
-        One that has answered no probe for ``silent_leader_s`` is passed over; two at once cost time only.
+        One that has answered no probe for ``silent_leader_s`` is passed over, and in a small swarm (where a suspicion
+        is one's own) one that is suspected; two at once cost time only.
         """
         members = self.members()
         small = len(members) <= SMALL and self._coordinator_version != self.roster.version
@@ -92,7 +88,9 @@ class View:
                 self._coordinator = None
 
     def _fit(self, member: Member) -> bool:
-        return member.present and member.info.joined_round >= 0 and self.desk.now < hangs_at(member, self.knobs)
+        silent = member.status is Status.SUSPECT and len(self.members()) <= SMALL
+        up = member.present and not silent and self.desk.now < hangs_at(member, self.knobs)
+        return up and member.info.joined_round >= 0
 
     def _next_look(self, fit: list[Member]) -> float:
         return min((hangs_at(member, self.knobs) for member in fit), default=math.inf)

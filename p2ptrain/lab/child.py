@@ -9,18 +9,22 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import statistics
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from p2ptrain.core import events as ev
+from p2ptrain.lab.faults import skew_clock
 from p2ptrain.lab.phases import PHASES, ROLES
 
 HOLD_S = 120.0
+MICROBATCHES_KEPT = 64
 
 
 class Child:
@@ -29,9 +33,11 @@ class Child:
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
         self.session: Any = None
+        self.plan: Any = None
         self.at_end: list[Callable[[Any], None]] = []
         """Called with the session once it has ended, in the thread that has trained (see ``setups``)."""
         self._lock = threading.Lock()
+        self._microbatches: deque[float] = deque(maxlen=MICROBATCHES_KEPT)
         self._hold: dict[str, Any] | None = None
 
     def tell(self, kind: str, **fields: Any) -> None:
@@ -62,6 +68,10 @@ class Child:
                 self.session.network._call_soon(self._tell_status)
             elif name == "corrupt":
                 self._corrupt(command["index"])
+            elif name == "pace":
+                self.session.pace(command["seconds"])
+            elif name == "skew":
+                skew_clock(command["seconds"])
 
     def hold_now(self, phase: str, when: str = "before", role: str = "", from_round: int = 0, times: int = 1) -> None:
         """See ``processes.Peer.hold``. For setups: a hold that stands before the first event."""
@@ -74,6 +84,14 @@ class Child:
             "times": times,
             "go": threading.Event(),
         }
+
+    def took(self, seconds: float) -> None:
+        """A microbatch was computed."""
+        self._microbatches.append(seconds)
+
+    def microbatch_s(self) -> float:
+        """The median of the last ones, the wait for a stated speed included; 0 before the first."""
+        return statistics.median(self._microbatches) if self._microbatches else 0.0
 
     def watch(self, when: str) -> Callable[[ev.Event, list[ev.Effect]], None]:
         """A driver's watcher: hold still (the loop with it) where it was asked for."""
@@ -132,6 +150,10 @@ def peer_main(pipe: Connection, options: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     child = Child(pipe)
     try:
+        if options.get("namespace"):
+            from p2ptrain.lab.wan.namespaces import enter
+
+            enter(options["namespace"])
         session = _session(child, options)
     except Exception as error:
         child.tell("failed", error=type(error).__name__, text=str(error))
@@ -177,10 +199,11 @@ def _session(child: Child, options: dict[str, Any]) -> Any:
         ),
         before=[child.watch("before")],
         after=[child.watch("after"), lambda event, effects: _facts(child, event, effects)],
-        on_result=[lambda r: child.tell("round", **_round(r))],
+        on_result=[lambda r: child.tell("round", **_round(r), microbatch_s=child.microbatch_s())],
         on_loss=[lambda round, loss: child.tell("loss", round=round, loss=loss)],
         on_say=[lambda s: child.tell("say", level=s.level, key=s.key, text=s.text, round=s.round)],
         extra_wait_s=options.get("extra_wait_s", 0.0),
+        microbatch_least_s=options.get("microbatch_least_s", 0.0),
         snapshot_chunk_bytes=options.get("snapshot_chunk_bytes", 0),
     )
     for setup in options.get("setups", ()):
@@ -215,7 +238,17 @@ def _facts(child: Child, event: ev.Event, effects: list[ev.Effect]) -> None:
                 even=all(ids == counted[0] for ids in counted),
                 spent=sorted(effect.record.spent_ids),
             )
-    if isinstance(event, ev.Applied):
+        elif isinstance(effect, ev.RoundsAbandoned):
+            rounds = effect.rounds or (child.session.network.rounds_done,)
+            child.tell("abandoned", first=min(rounds), last=max(rounds), rounds=len(effect.rounds))
+    driver = child.session.network.driver
+    plan = driver.node.planning.plan if driver is not None else None
+    if plan is not child.plan:
+        child.plan = plan
+        child.tell("plan", peers=[a.peer for a in plan.assignments] if plan else [], epoch=plan.epoch if plan else 0)
+    if isinstance(event, ev.MicrobatchDone):
+        child.took(event.seconds)
+    elif isinstance(event, ev.Applied):
         child.tell("applied", round=event.round, chain=event.base.chain.hex(), slice=event.base.slice_digest.hex())
 
 

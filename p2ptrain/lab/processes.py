@@ -1,7 +1,7 @@
 """Starts real peer processes from a fork server, tells them what to do, waits for facts, ends them by their own ids.
 
 Decides nothing about the swarm. Every wait has a deadline and says what it waited for. When this process dies, so do
-its peers (their pipe closes).
+its peers (their pipe closes; ``guard`` ends those that are stopped).
 
     with Swarm(folder, manifest) as swarm:
         a = swarm.start("a"); b = swarm.start("b")
@@ -24,6 +24,8 @@ from typing import Any
 from p2ptrain.config import Manifest
 from p2ptrain.core.types import short
 from p2ptrain.lab.child import peer_main
+from p2ptrain.lab.faults import limit_files
+from p2ptrain.lab.guard import Guard
 
 Fact = dict[str, Any]
 
@@ -61,6 +63,18 @@ class Peer:
     def terminate(self) -> None:
         """SIGTERM: it leaves gracefully."""
         self._signal(signal.SIGTERM)
+
+    def pace(self, seconds: float) -> None:
+        """A microbatch takes at least so long from now on."""
+        self.do("pace", seconds=seconds)
+
+    def skew(self, seconds: float) -> None:
+        """Its wall clock goes wrong by so much."""
+        self.do("skew", seconds=seconds)
+
+    def fill_disk(self, is_full: bool = True) -> None:
+        """Whatever it writes to a file fails, as on a full disk (by a limit of the kernel's on its files)."""
+        limit_files(self.process.pid, is_full)
 
     def do(self, command: str, **fields: Any) -> None:
         """Send a command (see ``child.Child.listen``); nothing if the process has ended."""
@@ -119,6 +133,11 @@ class Peer:
         """The last round applied here."""
         applied = self.of("applied")
         return applied[-1]["round"] if applied else 0
+
+    @property
+    def told_all(self) -> bool:
+        """Its process has ended and every fact that it told is here."""
+        return self._closed
 
     @property
     def alive(self) -> bool:
@@ -191,7 +210,8 @@ class Swarm:
         self.peers: dict[str, Peer] = {}
         self.past: list[Peer] = []  # earlier lives of names that came back
         self.invite: str | None = None
-        self._context = _context()
+        self._context = fork_context()
+        self._guard: Guard | None = None
 
     def __enter__(self) -> Swarm:
         return self
@@ -206,6 +226,8 @@ class Swarm:
         wait: bool = True,
         setups: Sequence[Callable[..., None]] = (),
         extra_wait_s: float | None = None,
+        microbatch_least_s: float = 0.0,
+        namespace: str = "",
         snapshot_chunk_bytes: int = 0,
         knobs: Any = None,
         invite: str | None = None,
@@ -214,7 +236,8 @@ class Swarm:
         """Start a process. The same ``name`` again is the same machine coming back (same key, a new life).
 
         ``setups``: picklable functions of (child, hooks) run in the process before its session is made.
-        ``wait``: until it is ready (has listened, and knows the manifest).
+        ``wait``: until it is ready (has listened, and knows the manifest). ``microbatch_least_s``: its speed.
+        ``namespace``: path of a network namespace that it enters first.
         """
         here, there = self._context.Pipe()
         options = {
@@ -225,6 +248,8 @@ class Swarm:
             "settings": self._settings_of(settings),
             "setups": tuple(setups),
             "extra_wait_s": self.extra_wait_s if extra_wait_s is None else extra_wait_s,
+            "microbatch_least_s": microbatch_least_s,
+            "namespace": namespace,
             "snapshot_chunk_bytes": snapshot_chunk_bytes or self.snapshot_chunk_bytes,
             "knobs": knobs or self.knobs,
         }
@@ -232,6 +257,9 @@ class Swarm:
         process = self._context.Process(target=peer_main, args=(there, options), daemon=True)
         process.start()
         there.close()
+        if self._guard is None:
+            self._guard = Guard(self._context)
+        self._guard.add(process.pid)
         peer = Peer(self, name, process, here)
         old = self.peers.get(name)
         if old is not None:
@@ -306,6 +334,9 @@ class Swarm:
     def close(self) -> None:
         for peer in self.peers.values():
             peer.close()
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
 
     def _settings_of(self, given: dict[str, Any]) -> dict[str, Any]:
         settings = {**self.settings, **given}
@@ -314,7 +345,7 @@ class Swarm:
         return settings
 
 
-def _context() -> Any:
+def fork_context() -> Any:
     """A fork server that has imported torch once; spawn where fork is missing."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")

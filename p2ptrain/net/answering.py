@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -113,10 +113,10 @@ class Answerer:
             raise HelloRefused("timeout", "no Hello came in time") from None
         finally:
             self._strangers -= 1
-        return self._stand(hello, pipe, process)
+        return self._stand(hello, pipe, process, self._invite_of(context))
 
-    def _stand(self, hello: Hello, pipe: ContextPipe, process: bytes) -> Link:
-        link = Link(hello.info.peer, hello, pipe, self._settings, process=process)
+    def _stand(self, hello: Hello, pipe: ContextPipe, process: bytes, invite: int) -> Link:
+        link = Link(hello.info.peer, hello, pipe, self._settings, process=process, invite=invite)
         link.send(self._hello())
         self._table.stand(link)
         self._table.tell_up(link)
@@ -187,11 +187,16 @@ class Answerer:
             raise HelloRefused("certificate", "its certificate's name is not the hash of its key")
         revoked = self._revoked()
         if revoked:
-            others = _parsed_chain(b"".join(entries.get("x509_pem_cert_chain", ())))
+            others = _chain_of(entries)
             fault = certificates.revocation_fault(leaf, others, revoked)
             if fault:
                 raise HelloRefused("certificate", f"{fault} (peer {short(peer)}): ask a member for a new one")
         return peer
+
+    def _invite_of(self, context: Any) -> int:
+        entries = context.auth_context() if self._probe is not None else {}
+        leaves = entries.get("x509_pem_cert", ())
+        return certificates.signer_of(_parsed(bytes(leaves[0])), _chain_of(entries)) if leaves else 0
 
     def _answer_metadata(self, context: Any, caller: PeerId, chain: tuple[bytes, ...]) -> tuple[tuple[str, bytes], ...]:
         nonce = _metadata(context).get("p2p-nonce-bin", b"")
@@ -203,6 +208,10 @@ class Answerer:
 
 def _metadata(context: Any) -> dict[str, Any]:
     return dict(context.invocation_metadata() or ())
+
+
+def _chain_of(entries: Mapping[str, Any]) -> tuple[x509.Certificate, ...]:
+    return _parsed_chain(b"".join(entries.get("x509_pem_cert_chain", ())))
 
 
 @lru_cache(maxsize=1024)

@@ -73,6 +73,7 @@ class Caller:
         self._hello = hello
         self._connect = connect
         self._revoked = revoked
+        self._invites: dict[PeerId, int] = {}  # proven in the handshake that runs
         self._root = root
         self._probe = probe
         self._on_event = on_event
@@ -232,6 +233,7 @@ class Caller:
             target=reached.target,
             address=reached.address,
             channel=ready.channel,
+            invite=self._invites.pop(reached.peer, 0),
         )
         return link, round_trip_s
 
@@ -261,6 +263,7 @@ class Caller:
                 fault = "it is another peer's"
             if fault:
                 raise ProtocolError(f"the certificate of {short(peer)}: {fault}")
+            self._invites[peer] = intermediate.serial_number
         return True
 
 

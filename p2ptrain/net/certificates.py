@@ -209,10 +209,15 @@ def chain_fault(
 
 def revocation_fault(leaf: x509.Certificate, others: Collection[x509.Certificate], revoked: Collection[int]) -> str:
     """For a chain that TLS accepted: "" unless the invite that signed ``leaf`` is revoked (or cannot be found)."""
-    signers = [other for other in others if _issued_by(leaf, other)]
-    if not signers:
+    serial = signer_of(leaf, others)
+    if not serial:
         return "it did not send the invite's certificate along"
-    return "its invite was revoked" if any(signer.serial_number in revoked for signer in signers) else ""
+    return "its invite was revoked" if serial in revoked else ""
+
+
+def signer_of(leaf: x509.Certificate, others: Collection[x509.Certificate]) -> int:
+    """Serial of the invite among ``others`` that signed ``leaf``; 0 if none did."""
+    return next((other.serial_number for other in others if _issued_by(leaf, other)), 0)
 
 
 def peer_of(leaf: x509.Certificate) -> PeerId:

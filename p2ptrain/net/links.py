@@ -43,6 +43,7 @@ class Link:
         target: str = "",
         address: str = "",
         channel: Any = None,
+        invite: int = 0,
     ) -> None:
         self.peer = peer
         self.hello = hello
@@ -50,6 +51,7 @@ class Link:
         self.target = target  # where we dialled it, for gRPC; "" if it dialled us
         self.address = address
         self.channel = channel
+        self.invite = invite  # serial of the invite by which the peer has joined; 0: it showed none (no TLS)
         self.received: Callable[[Link, bytes], None] = _unset
         self.asked_bulk: Callable[[Link, bytes], None] = _unset
         self.ended: Callable[[Link, LossCause, str], None] = _unset

@@ -171,6 +171,14 @@ class GrpcTransport:
         if link is not None:
             self._close(link, reason)
 
+    def end_revoked(self) -> None:
+        """Cut the links of those whose invite has been revoked since; they are refused when they come back."""
+        revoked = self._revoked()
+        for link in list(self._table.links.values()) if revoked else ():
+            if link.invite in revoked:
+                logger.warning("cuts the link to %s: its invite was revoked", short(link.peer))
+                link.cut("closed", "its invite was revoked")
+
     async def open_bulk(self, peer: PeerId, timeout_s: float) -> GrpcBulkStream:
         """See ``ports.Transport.open_bulk``."""
         return await self._bulk.open(peer, timeout_s)

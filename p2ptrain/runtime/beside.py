@@ -77,6 +77,8 @@ class Beside:
         while True:
             self.save_status()
             self.save_peers()
+            if self.network.transport is not None:
+                self.network.transport.end_revoked()
             await asyncio.sleep(STATUS_EVERY_S)
 
     async def run_dht(self) -> None:

@@ -67,12 +67,15 @@ class Hands:
         self.round_now = round_now
         self.post = post
         self._committing: asyncio.Future[None] | None = None
+        self._waiting: ev.Exchange | None = None
         self._healing: asyncio.Task[None] | None = None
 
     def do(self, effect: ev.Effect) -> None:
         if isinstance(effect, ev.Exchange):
             self._exchange(effect)
         elif isinstance(effect, ev.StopExchange):
+            if self._waiting is not None and self._waiting.begin.digest == effect.begin_digest:
+                self._waiting = None
             self.exchanges.stop(effect.begin_digest)
         elif isinstance(effect, ev.FetchPart):
             self.pulls.fetch_part(effect)
@@ -97,7 +100,14 @@ class Hands:
         if self._committing is None or self._committing.done():
             self.exchanges.start(effect)
         else:
-            self._committing.add_done_callback(lambda _: self.exchanges.start(effect))
+            self._waiting = effect
+            self._committing.add_done_callback(lambda _: self._start_waiting(effect))
+
+    def _start_waiting(self, effect: ev.Exchange) -> None:
+        """Unless it was stopped, or another one ordered, while it waited."""
+        if self._waiting is effect:
+            self._waiting = None
+            self.exchanges.start(effect)
 
     def _apply(self, effect: ev.Apply) -> None:
         self.trainer.submit(effect)

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from p2ptrain.core import events as ev
-from p2ptrain.core.types import RoundResult
+from p2ptrain.core.types import PeerInfo, RoundResult, RunSpec
+from p2ptrain.runtime.recorded import effects_digest, recorded
 
 logger = logging.getLogger("p2ptrain")
 
@@ -67,19 +68,34 @@ class LineFile:
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._file = os.fdopen(descriptor, "a", encoding="utf-8")
         self._size = self._path.stat().st_size
+        if self._size and not _ends_whole(self._path):
+            self._size += self._file.write("\n")  # a life before this one was killed in the middle of a line
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
 
 
 class Journal:
-    """One line per event with its effects, in short: enough for ``story`` and for finding what led to what."""
+    """One line per event: for people the event with its effects in short, for a replay the event whole (``recorded``).
+
+    A tick that did nothing is kept for the replay only: time alone may move a node. See ``lab.replay``.
+    """
 
     def __init__(self, path: Path) -> None:
         self._lines = LineFile(path)
 
+    def begin(self, run: RunSpec, info: PeerInfo, seed: str) -> None:
+        """What the node is made of."""
+        self._lines.write({"t": time.time(), "node": [recorded(run), recorded(info), seed]})
+
     def write(self, event: ev.Event, effects: list[ev.Effect], now: float) -> None:
-        """Ticks without effects are left out."""
-        if isinstance(event, ev.Ticked) and not effects:
-            return
-        line = {"t": time.time(), "m": round(now, 6), "event": _text(event), "effects": [_text(e) for e in effects]}
+        line: dict[str, Any] = {"now": now, "raw": recorded(event), "does": effects_digest(effects)}
+        if effects or not isinstance(event, ev.Ticked):
+            told = {"t": time.time(), "event": _text(event), "effects": [_text(e) for e in effects]}
+            line = {**told, **line}
         self._lines.write(line)
 
     def close(self) -> None:

@@ -220,11 +220,12 @@ class Network:
 
     def _begin(self, entry: Entry) -> None:
         """The node comes to life with what has been heard so far."""
-        from p2ptrain.runtime.session import make_node
+        from p2ptrain.runtime.session import make_node, node_seed
 
         session, hooks = self.session, self.session.hooks
         assert session.manifest is not None and self.transport is not None
         node = make_node(session.manifest, self._info, session.knobs)
+        self._journal.begin(node.run, self._info, node_seed(self._info))
         self.driver = driver = Driver(node, self.transport, session.identity, __version__, self._info)
         driver.before.extend(hooks.before)
         driver.after.append(lambda event, effects: self._journal.write(event, effects, node.desk.now))

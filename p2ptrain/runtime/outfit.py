@@ -118,6 +118,7 @@ def build(
     threads: int = 0,
     trusted: tuple[str, ...] = (),
     extra_wait_s: float = 0.0,
+    microbatch_least_s: float = 0.0,
     snapshot_chunk_bytes: int = 0,
     device: str = "cpu",
 ) -> Outfit:
@@ -157,6 +158,7 @@ def build(
             first_scale=EXACT_SCALE if exact else 1.0,
             threads=threads,
             extra_wait_s=extra_wait_s,
+            microbatch_least_s=microbatch_least_s,
             snapshot_chunk_bytes=snapshot_chunk_bytes or SNAPSHOT_CHUNK_BYTES,
         ),
         on_failure=on_failure,

@@ -4,6 +4,12 @@ Decides the order of the sum (by position in ``Begin.bundles``, so that the same
 when a chunk is done. Does not talk to the network: ``exchange`` feeds it and sends what it yields.
 
     chunk 0: a b c d -> sum, encode, hash -> frame 0 (sent while chunk 1 still comes in)
+
+A contribution whose gradient is not finite is refused, and among three or more one whose norm in a chunk is above
+``NORM_FACTOR`` times their median: the median stands while fewer than half are absurd. A peer that is broken is left
+out by it; what stays below the factor is not judged (clipping bounds the step). Where more than half have no gradient
+in the chunk, as for rare rows of an embedding, nothing is compared. Exact mode needs no such rule: it clamps each
+microbatch.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from statistics import median
 
 import torch
 
@@ -26,6 +33,13 @@ from p2ptrain.core.messages import Begin
 from p2ptrain.core.types import PartDone, PartOrder
 from p2ptrain.errors import ProtocolError
 from p2ptrain.wire import bulk
+
+NORM_FACTOR = 1e4
+"""So many times the median norm of the group's contributions is absurd. Honest ones of one round, all computed from the
+same parameters, differ by their data and their count: in a chunk by some tens, at worst by hundreds."""
+
+JUDGES_MIN = 3
+LOOK_FACTOR = 8.0  # an average so many times longer than one's own contribution: each is looked at
 
 
 @dataclass
@@ -90,7 +104,7 @@ class Reduction:
         self.heard[position] = time.monotonic()
 
     async def advance(self) -> None:
-        """Reduce every chunk that is complete, in order. Raises Refused (not finite), ProtocolError (malformed)."""
+        """Reduce every chunk that is complete, in order. Raises Refused (not finite, absurd norm), ProtocolError."""
         if self._reducing:
             return
         self._reducing = True
@@ -161,15 +175,31 @@ class Reduction:
             return frame, norm_sq_int(acc)
         if not self.codec.lossless:
             self.codec.decode_into(payload_view, acc)
-        return frame, norm_sq(acc)
+        norm = norm_sq(acc)
+        if len(self.order.bundles) >= JUDGES_MIN and self._looks_odd(chunk, norm):
+            self._compare_norms(chunk, size)
+        return frame, norm
 
     def _culprit(self, chunk: _Chunk, size: int) -> Refused:
         for position in self.order.bundles:
-            payload = chunk.payloads[position]
-            values = payload if isinstance(payload, torch.Tensor) else self.codec.decode(payload, size)
-            if not is_finite(values):
+            if not is_finite(self._values(chunk, position, size)):
                 return Refused(position, "gradient not finite")
         return Refused(self.order.bundles[-1], "sum not finite")
+
+    def _looks_odd(self, chunk: _Chunk, norm: float) -> bool:
+        """Cheap: is the average much longer than what was computed here? Without an own contribution: always look."""
+        own = next((values for values in chunk.payloads.values() if isinstance(values, torch.Tensor)), None)
+        return own is None or norm > (LOOK_FACTOR * float(torch.linalg.vector_norm(own))) ** 2
+
+    def _compare_norms(self, chunk: _Chunk, size: int) -> None:
+        norms = {position: norm_sq(self._values(chunk, position, size)) ** 0.5 for position in self.order.bundles}
+        middle, worst = median(norms.values()), max(norms, key=lambda position: norms[position])
+        if middle > 0.0 and norms[worst] > NORM_FACTOR * middle:
+            raise Refused(worst, f"gradient of norm {norms[worst]:.3g} where the group's median is {middle:.3g}")
+
+    def _values(self, chunk: _Chunk, position: int, size: int) -> torch.Tensor:
+        payload = chunk.payloads[position]
+        return payload if isinstance(payload, torch.Tensor) else self.codec.decode(payload, size)
 
     def _finish(self) -> None:
         counted = tuple(sorted(i for p in self.order.bundles for i in self.begin.bundles[p].ids))

@@ -30,6 +30,7 @@ from p2ptrain.errors import AdmissionError, ConfigError, P2PTrainError, Training
 from p2ptrain.net.certificates import Intermediate, Root
 from p2ptrain.net.identity import Identity
 from p2ptrain.net.invite import Invite, make_invite
+from p2ptrain.net.revoked import RevokedInvites
 from p2ptrain.runtime.entry import PATIENCE_S, fetch_corpus
 from p2ptrain.runtime.network import Network
 from p2ptrain.runtime.spec import manifest_spec
@@ -64,6 +65,7 @@ class Hooks:
     on_loss: list[Callable[[int, float], None]] = field(default_factory=list)
     on_say: list[Callable[[ev.Say], None]] = field(default_factory=list)
     extra_wait_s: float = 0.0
+    microbatch_least_s: float = 0.0  # a peer of stated speed; ``Session.pace`` changes it
     snapshot_chunk_bytes: int = 0  # 0: the default
     patience_s: float = PATIENCE_S  # how long to look for a first member
 
@@ -80,7 +82,7 @@ class Session:
         manifest: Manifest | None,
         corpus: Corpus | None,
         hooks: Hooks | None = None,
-        revoked: Callable[[], frozenset[int]] = frozenset,
+        revoked: Callable[[], frozenset[int]] | None = None,
     ) -> None:
         self.folder = folder
         self.settings = settings
@@ -94,10 +96,11 @@ class Session:
         self.knobs: Knobs | None = None  # None: the defaults
         self.losses: list[tuple[int, float]] = []
         self.run_status: dict[str, Any] = {}  # how a member saw the run when this peer came; {} if none told
-        self.network = Network(self, revoked)
+        self.network = Network(self, revoked or RevokedInvites(folder.keys))
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._stop_training: Callable[[], None] = lambda: None
+        self._set_pace: Callable[[float], None] = lambda seconds: None
         self._ended = threading.Event()
 
     @classmethod
@@ -162,6 +165,11 @@ class Session:
         """Finish the round, say goodbye, end. From any thread or a signal handler; a second call changes nothing."""
         self.network.leave(reason)
 
+    def pace(self, seconds: float) -> None:
+        """A microbatch takes at least so long from now on. From any thread, also before training has begun."""
+        self.hooks.microbatch_least_s = seconds
+        self._set_pace(seconds)
+
     def fail(self, error: BaseException) -> None:
         """What went wrong outside the torch thread; ``run`` raises it."""
         if self._failure is None:
@@ -211,9 +219,12 @@ class Session:
             threads=self.settings.threads,
             trusted=self.settings.trust,
             extra_wait_s=self.hooks.extra_wait_s,
+            microbatch_least_s=self.hooks.microbatch_least_s,
             snapshot_chunk_bytes=self.hooks.snapshot_chunk_bytes,
         )
         self._stop_training = outfit.stop
+        self._set_pace = outfit.trainer.pace
+        self._set_pace(self.hooks.microbatch_least_s)  # it may have changed while the trainer was built
         if self._ended.is_set():
             outfit.stop()
             return
@@ -254,7 +265,12 @@ class Session:
 
 def make_node(manifest: Manifest, info: PeerInfo, knobs: Knobs | None = None) -> Node:
     """The production node of a manifest."""
-    return Node(manifest_spec(manifest, knobs), info, random.Random(f"{info.peer}/{info.life}"))
+    return Node(manifest_spec(manifest, knobs), info, random.Random(node_seed(info)))
+
+
+def node_seed(info: PeerInfo) -> str:
+    """Of a node's random choices (which peer to probe, pauses); also in the journal, for a replay."""
+    return f"{info.peer}/{info.life}"
 
 
 def check_trust(manifest: Manifest, settings: PeerSettings) -> None:

@@ -27,9 +27,23 @@ from p2ptrain.core.types import (
 if TYPE_CHECKING:
     from p2ptrain.sim.world import SimPeer, World
 
-CHUNK_BYTES = 1 << 20
-APPLY_S = 0.003
-BYTES_PER_VALUE = 1.0
+RETRY_S = 0.06
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What work takes: seconds, and bytes on the wire. The defaults are round numbers for a small model.
+
+    ``wire_bytes``: of a part of so many values. ``exchange_s``: to encode, sum and hash what one exchange moves here.
+    """
+
+    wire_bytes: Callable[[int], int] = int
+    state_bytes_per_value: int = 12
+    chunk_bytes: int = 1 << 20
+    apply_s: float = 0.003
+    pin_s: float = 0.002
+    load_s: float = 0.003
+    exchange_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -77,6 +91,13 @@ class Hands:
                 action()
 
         self.world.after(delay_s, act)
+
+    def _carry(self, one: PeerId, other: PeerId, nbytes: int, ways: int = 1) -> float:
+        """As ``World.carry``. What is damaged on its way breaks its connection and is sent once more."""
+        delay = self.world.carry(one, other, nbytes, ways)
+        if self.world.network.spoils(one, self.world.rng):
+            delay += self.world.carry(one, other, nbytes, ways=4)
+        return delay
 
     # --- computing -------------------------------------------------------------------------------------------------
 
@@ -137,8 +158,8 @@ class Hands:
                 self._soon(sim, effect.patience_s, lambda o=order: self._complain(sim, running, o))  # type: ignore[misc]
 
     def _contribute(self, sim: SimPeer, running: _Running, order: PartOrder, position: int) -> None:
-        nbytes = int((order.stop - order.start) * BYTES_PER_VALUE)
-        delay = self.world.latency(self.peer, order.reducer) + self.world.network.transfer_s(nbytes)
+        nbytes = self.world.costs.wire_bytes(order.stop - order.start)
+        delay = self._carry(self.peer, order.reducer, nbytes) + self.world.costs.exchange_s
 
         def arrive() -> None:
             ok = order.reducer == self.peer or self.world.can_hear(self.peer, order.reducer)
@@ -171,11 +192,12 @@ class Hands:
         ids = counted if self.world.run_spec.exact else (counted, tuple(begin.bundles[p].key for p in order.bundles))
         digest = digest_of((order.start, order.stop, begin.fence.round, begin.fence.parent, ids))
         norm: float | int = len(counted) if self.world.run_spec.exact else float(len(counted))
-        return PartDone(order.index, order.start, order.stop, digest, counted, norm, int(order.stop - order.start))
+        nbytes = self.world.costs.wire_bytes(order.stop - order.start)
+        return PartDone(order.index, order.start, order.stop, digest, counted, norm, nbytes)
 
     def _receive(self, sim: SimPeer, running: _Running, order: PartOrder) -> None:
         part = running.done[order.index]
-        delay = self.world.latency(order.reducer, self.peer) + self.world.network.transfer_s(part.nbytes)
+        delay = self._carry(order.reducer, self.peer, part.nbytes)
 
         def arrive() -> None:
             if self.exchanging == running.begin.digest and self.world.can_hear(self.peer, order.reducer):
@@ -200,6 +222,20 @@ class Hands:
         event = ev.PartTroubled(running.begin.digest, order.index, () if reducer else missing, reducer, "silent")
         self.world.post(sim, event)
 
+    def look_for_links(self, sim: SimPeer) -> None:
+        """A stream to a reducer without a link breaks at once, and is tried once more: then it is told."""
+        running: _Running | None = self.world.exchanges.get(self.exchanging) if self.exchanging else None
+        for order in running.begin.parts if running is not None else ():
+            if order.fixed is None and order.reducer != self.peer and order.reducer not in sim.links:
+                self._soon(sim, RETRY_S, lambda r=running, o=order: self._unlinked(sim, r, o))  # type: ignore[misc]
+
+    def _unlinked(self, sim: SimPeer, running: _Running, order: PartOrder) -> None:
+        held = any((p.start, p.stop) == (order.start, order.stop) and n == running.begin.fence.round
+                   for n, p in self.parts.values())  # fmt: skip
+        if self.exchanging == running.begin.digest and order.reducer not in sim.links and not held:
+            event = ev.PartTroubled(running.begin.digest, order.index, (), True, "no link to it")
+            self.world.post(sim, event)
+
     def _stopexchange(self, sim: SimPeer, effect: ev.StopExchange) -> None:
         if self.exchanging == effect.begin_digest:
             self.exchanging = b""
@@ -209,7 +245,7 @@ class Hands:
         self.parts[part.digest] = (round, part)
 
     def _fetchpart(self, sim: SimPeer, effect: ev.FetchPart) -> None:
-        delay = 2 * self.world.latency(self.peer, effect.peer) + self.world.network.transfer_s(effect.part.nbytes)
+        delay = self._carry(effect.peer, self.peer, effect.part.nbytes, ways=2)
 
         def arrive() -> None:
             target = self.world.peers.get(effect.peer)
@@ -250,22 +286,23 @@ class Hands:
                 sim, ev.Applied(effect.record.stage, effect.record.round, self.base(effect.chain, effect.record.round))
             )
 
-        self._soon(sim, APPLY_S, finish)
+        self._soon(sim, self.world.costs.apply_s, finish)
 
     def _pin(self, sim: SimPeer, effect: ev.Pin) -> None:
-        size = self.world.run_spec.stages[0].size * 12
-        count = max(1, -(-size // CHUNK_BYTES))
+        costs = self.world.costs
+        size = self.world.run_spec.stages[0].size * costs.state_bytes_per_value
+        count = max(1, -(-size // costs.chunk_bytes))
         digests = tuple(hash_bytes(self.state, i.to_bytes(4, "big")) for i in range(count))
-        info = SnapshotInfo(effect.stage, effect.record, effect.chain, size, CHUNK_BYTES, digests)
+        info = SnapshotInfo(effect.stage, effect.record, effect.chain, size, costs.chunk_bytes, digests)
         self.pinned[info.key] = (info, self.state)
-        self.world.post(sim, ev.SnapshotPinned(info), 0.002)
+        self.world.post(sim, ev.SnapshotPinned(info), costs.pin_s)
 
     def _unpin(self, sim: SimPeer, effect: ev.Unpin) -> None:
         self.pinned.pop(effect.key, None)
 
     def _pullchunk(self, sim: SimPeer, effect: ev.PullChunk) -> None:
         nbytes = min(effect.info.chunk_bytes, effect.info.total_bytes)
-        delay = 2 * self.world.latency(self.peer, effect.peer) + self.world.network.transfer_s(nbytes)
+        delay = self._carry(effect.peer, self.peer, nbytes, ways=2)
 
         def arrive() -> None:
             donor = self.world.peers.get(effect.peer)
@@ -290,7 +327,7 @@ class Hands:
             base = self.base(effect.info.chain, effect.info.round)
             self.world.post(sim, ev.StateLoaded(effect.info.key, base))
 
-        self._soon(sim, APPLY_S, finish)
+        self._soon(sim, self.world.costs.load_s, finish)
 
     def _healslices(self, sim: SimPeer, effect: ev.HealSlices) -> None:
         def finish() -> None:

@@ -1,5 +1,7 @@
 """The simulated network: who can reach whom, how long bytes take. Decides no policy of the product.
 
+This one knows two kinds of paths, within a region and between regions; ``wide`` knows every pair.
+
 Links are TCP-like: in order, no loss of single messages while they stand; a kill resets them, a stop or a partition
 makes them silent until pings time out. ``drop`` additionally loses single messages (harsher than TCP).
 """
@@ -32,6 +34,26 @@ class NetworkModel:
         if self.halves is not None:
             return (one in self.halves[0]) == (other in self.halves[0])
         return True
+
+    def passes(self, one: str, other: str) -> bool:
+        """Whether what ``one`` sends arrives at ``other``."""
+        return self.reachable(one, other)
+
+    def admits(self, one: str, other: str) -> bool:
+        """Whether ``one`` can open a connection to ``other``, both alive."""
+        return self.reachable(one, other)
+
+    def one_way_s(self, one: str, other: str, same_region: bool, rng: random.Random) -> float:
+        """A small message's way."""
+        return self.latency_s(same_region, rng)
+
+    def carried_s(self, one: str, other: str, nbytes: int, now: float) -> float:
+        """Beyond the way of a small message: until the last of ``nbytes`` sent now is there."""
+        return self.transfer_s(nbytes)
+
+    def spoils(self, one: str, rng: random.Random) -> bool:
+        """Whether a transfer from ``one`` is damaged on its way, so that its connection breaks."""
+        return False
 
     def latency_s(self, same_region: bool, rng: random.Random) -> float:
         base = self.local_s if same_region else self.remote_s

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from p2ptrain.core import events as ev
 from p2ptrain.core.messages import Hello, Message
 from p2ptrain.core.node import Node
 from p2ptrain.core.types import PeerId, PeerInfo, RoundResult, RunSpec, Voter
-from p2ptrain.sim.hands import Hands
+from p2ptrain.sim.hands import Costs, Hands
 from p2ptrain.sim.network import NetworkModel
 
 EPSILON_S = 1e-4
@@ -54,8 +54,11 @@ class SimPeer:
 class World:
     """``peers``: by id, the current life of each. ``watch``: called after every handled event (checks, transcripts)."""
 
-    def __init__(self, run: RunSpec, seed: int, network: NetworkModel | None = None) -> None:
+    def __init__(
+        self, run: RunSpec, seed: int, network: NetworkModel | None = None, costs: Costs | None = None
+    ) -> None:
         self.run_spec = run
+        self.costs = costs or Costs()
         self.seed = seed
         self.rng = random.Random(seed)
         self.network = network or NetworkModel()
@@ -147,6 +150,12 @@ class World:
         if one in self.peers and other in self.peers[one].links:
             self._go_silent(one, other)
 
+    def silence(self, pairs: Iterable[tuple[PeerId, PeerId]]) -> None:
+        """The network has just stopped to carry what is sent in these directions: their links fall silent."""
+        for one, other in pairs:
+            if one in self.peers and other in self.peers[one].links and other in self.peers:
+                self._go_silent(one, other)
+
     def heal(self) -> None:
         self.network.halves = None
         self.network.cut.clear()
@@ -230,12 +239,20 @@ class World:
     # --- links -----------------------------------------------------------------------------------------------------
 
     def latency(self, one: PeerId, other: PeerId) -> float:
-        return self.network.latency_s(self.regions.get(one) == self.regions.get(other), self.rng)
+        return self.network.one_way_s(one, other, self.regions.get(one) == self.regions.get(other), self.rng)
+
+    def carry(self, one: PeerId, other: PeerId, nbytes: int, ways: int = 1) -> float:
+        """Seconds until ``nbytes`` of ``one`` are at ``other``; ``ways`` 2: they are asked for first."""
+        return ways * self.latency(one, other) + self.network.carried_s(one, other, nbytes, self.now)
+
+    def meets(self, one: PeerId, other: PeerId) -> bool:
+        """Both ways, as a connection needs it."""
+        return self.network.passes(one, other) and self.network.passes(other, one)
 
     def can_hear(self, one: PeerId, other: PeerId) -> bool:
         """Both run and the network lets them through."""
         a, b = self.peers.get(one), self.peers.get(other)
-        return bool(a and b and a.running and b.running and self.network.reachable(one, other))
+        return bool(a and b and a.running and b.running and self.meets(one, other))
 
     def _send(self, sim: SimPeer, to: PeerId, message: Message) -> None:
         serial = sim.links.get(to)
@@ -247,11 +264,7 @@ class World:
 
         def arrive() -> None:
             target = self.peers.get(to)
-            if (
-                target is not None
-                and target.links.get(sender.peer) == serial
-                and self.network.reachable(sender.peer, to)
-            ):
+            if target is not None and target.links.get(sender.peer) == serial and self.network.passes(sender.peer, to):
                 self._deliver(target, ev.Received(sender, message))
 
         heapq.heappush(self._heap, (at, next(self._serial), arrive))
@@ -263,7 +276,7 @@ class World:
 
         def outcome() -> None:
             target = self.peers.get(to)
-            if target is None or not self.network.reachable(sim.peer, to) or (target.alive and target.stopped):
+            if target is None or not self.network.admits(sim.peer, to) or (target.alive and target.stopped):
                 self.post(sim, ev.DialFailed(effect.peer, address, "timeout"), max(0.0, effect.timeout_s - latency))
             elif not target.alive or target.halted:
                 self.post(sim, ev.DialFailed(effect.peer, address, "refused"))

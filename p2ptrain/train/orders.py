@@ -103,6 +103,12 @@ class OrderQueue:
             self._changed.wait_for(self._disturbed, timeout=seconds)
 
     @property
+    def disturbed(self) -> bool:
+        """Whether ``pause`` would return at once."""
+        with self._changed:
+            return self._disturbed()
+
+    @property
     def closed(self) -> bool:
         return self._closed
 

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from p2ptrain.ports import GradientSource, SnapshotSink, SnapshotSource, Trainer
 
 MAX_BUNDLES = 32
+PACE_LOOK_S = 0.25  # how soon ``pace`` shows in a microbatch that waits already
 NOT_FINITE = "loss or gradient is not finite"
 T = TypeVar("T")
 
@@ -74,7 +75,8 @@ class TrainerOptions:
     first_scale: float = 1.0  # value of one unit of exact mode's integers in the first round: take 2**-24 or so
     chunk_values: int | None = None  # of the codec; None: its default
     threads: int = 1
-    extra_wait_s: float = 0.0  # after each microbatch: a peer of stated speed, for benches
+    extra_wait_s: float = 0.0  # after each microbatch, so that a round has a length, for tests and benches
+    microbatch_least_s: float = 0.0  # a microbatch takes at least so long: a peer of stated speed; see ``pace``
     snapshot_chunk_bytes: int = SNAPSHOT_CHUNK_BYTES
 
 
@@ -111,6 +113,7 @@ class LocalTrainer:
         self._orders = OrderQueue()
         check_arithmetic(stage.device)
         self._chain: Digest = b""
+        self._least_s = self.options.microbatch_least_s
         self._snapshots = Snapshots(on_event, self._state.total_bytes, self.options.snapshot_chunk_bytes)
 
     # --- the loop
@@ -168,9 +171,9 @@ class LocalTrainer:
             loss_sum += loss
             if self.options.extra_wait_s:
                 self._orders.pause(self.options.extra_wait_s)
+            self._wait_out(started)
             self._emit(MicrobatchDone(order.round, id, time.perf_counter() - started, loss))
-            while (reading := self._orders.take_reading()) is not None:
-                self._carry_out(reading)
+            self._read()
         if job.overtaken:
             self._fail(job, job.overtaken)
         elif refused and not done:
@@ -179,6 +182,19 @@ class LocalTrainer:
             self._fail(job, "the summed gradient is not finite")
         else:
             self._emit(BundleDone(order.round, order.index, tuple(done), loss_sum, tuple(refused)))
+
+    def _wait_out(self, started: float) -> None:
+        """Until ``microbatch_least_s`` have passed since ``started``, looking things up meanwhile; shorter if the
+        bundle is called off, something urgent comes, or ``pace`` makes it shorter (a longer one is the next's).
+        """
+        least_s = self._least_s
+        while (left := started + min(least_s, self._least_s) - time.perf_counter()) > 0 and not self._orders.disturbed:
+            self._orders.pause(min(left, PACE_LOOK_S))
+            self._read()
+
+    def _read(self) -> None:
+        while (reading := self._orders.take_reading()) is not None:
+            self._carry_out(reading)
 
     def _microbatch(self, id: int) -> float:
         """Add one microbatch's gradient; its mean loss in nats a token, or NaN if either is not finite."""
@@ -286,6 +302,10 @@ class LocalTrainer:
         asked = Question(lambda: question(self.stage.layers))
         self._orders.put(asked)
         return asked.answer
+
+    def pace(self, seconds: float) -> None:
+        """From the next on a microbatch takes at least so long (``TrainerOptions.microbatch_least_s``)."""
+        self._least_s = seconds
 
     def state_digest(self) -> Future[Digest]:
         """BLAKE3 of the whole state, taken between microbatches."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHES = ("allreduce", "recovery", "success", "overhead")
+BENCHES = ("allreduce", "recovery", "success", "overhead", "fidelity", "goodput")
 KEYS = {"bench", "case", "value", "unit", "against", "ratio"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from p2ptrain.core.catchup import CatchUp
+from p2ptrain.core.catchup import OUTRUN_MAX, RETRY_MAX_S, CatchUp
 from p2ptrain.core.desk import Desk
 from p2ptrain.core.events import Effect, PullChunk, Send
 from p2ptrain.core.messages import SnapshotAsk, SnapshotOffer
@@ -54,3 +54,30 @@ def test_a_donor_met_while_asking_is_asked_too() -> None:
     catchup.note_head("b", HEAD)
     assert asked(desk.take()) == {"b": 2}
     assert set(catchup.asked) == {"a", "b"}
+
+
+def test_rounds_that_are_quicker_than_what_we_know_of_them_are_asked_for_ahead() -> None:
+    """Found with real processes: each question named a round that was past by the time it came, for ever."""
+    catchup, desk, _ = joining()
+    assert asked(desk.take()) == {"a": 2}
+    tip = 30
+    for ahead in (1, 2, 3):
+        refusal = SnapshotOffer(0, 2, None, "past", Head(0, 4 * tip, tip, b"d" * 32))
+        catchup.on_offer(Voter("a", 1), refusal)
+        assert asked(desk.take()) == {"a": tip + ahead}, "at once, and one further each time"
+        tip += 5
+    for _ in range(OUTRUN_MAX):
+        catchup.on_offer(Voter("a", 1), SnapshotOffer(0, 2, None, "past", Head(0, 4 * tip, tip, b"d" * 32)))
+        tip += 50
+    desk.take()
+    assert not catchup.asked and desk.now < catchup.deadline() <= desk.now + RETRY_MAX_S, "then a pause"
+    desk.now = catchup.deadline()
+    catchup.tick()
+    assert catchup.asked
+
+
+def test_a_refusal_for_another_reason_is_followed_by_a_pause() -> None:
+    catchup, desk, _ = joining()
+    desk.take()
+    catchup.on_offer(Voter("a", 1), SnapshotOffer(0, 2, None, "too many ask for state here", HEAD))
+    assert asked(desk.take()) == {} and catchup.deadline() > desk.now

@@ -10,12 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.core.events import Dial, DialFailed, Effect, Hangup, LinkLost, LinkUp, Send
+from p2ptrain.core.lines import WHOLE_LINES
 from p2ptrain.core.messages import Gossip, Hello, Leave, Message, Probe, ProbeAck, ProbeFor, ProbeReport
-from p2ptrain.core.roster import Roster
+from p2ptrain.core.roster import LINKS_MIN, Roster
 from p2ptrain.core.rumours import merge
 from p2ptrain.core.types import Knobs, Member, PeerInfo, Status, Voter
+from p2ptrain.wire import limits
+from p2ptrain.wire.translate import to_bytes
 
 KNOBS = Knobs()
+ADDRESS = "peer-of-the-north-eastern-institute.example.org:7700"
 
 
 def info(peer: str, life: int = 1, joined_round: int = 0, dialled: bool = True) -> PeerInfo:
@@ -221,6 +225,39 @@ def test_a_newcomer_gets_the_whole_roster_and_is_told_on() -> None:
     assert status(made, "z") is Status.JOINING
     told = [m.info.peer for _, probe in sent(run_until(made, 3.0), Probe) for m in probe.updates]
     assert "z" in told
+
+
+def test_a_roster_of_ten_thousand_is_told_in_pieces_that_fit() -> None:
+    """Every line arrives, no message nears the limit, and the newcomer spreads none of it as news of its own."""
+    crowd = tuple(replace(line(f"p{n:05}"), info=replace(info(f"p{n:05}"), addresses=(ADDRESS,))) for n in range(9_998))
+    made = roster("a", mesh_max=8)
+    made.received(Voter("a", 1), Gossip(crowd, whole=True), 1.0)
+    z = LinkUp(replace(info("z"), joined_round=-1), 0, False)
+    pieces = [message for _, message in sent(made.link_up(z, 1.0), Gossip)]
+    assert len(pieces) > 50 and all(piece.whole and len(piece.updates) <= WHOLE_LINES for piece in pieces)
+    newcomer = Roster(info("z"), KNOBS, random.Random(1), mesh_max=8)
+    newcomer.link_up(LinkUp(info("m"), 0, True), 1.0)
+    for piece in pieces:
+        newcomer.received(Voter("m", 1), piece, 1.0)
+    assert {member.info.peer for member in newcomer.members()} == {"a", "m", "z"} | {m.info.peer for m in crowd}
+    told = [m.info.peer for _, probe in sent(run_until(newcomer, 2.5), Probe) for m in probe.updates]
+    assert set(told) <= {"a", "m", "z"}
+    newcomer.check()
+
+
+def test_a_piece_of_the_longest_lines_fits_a_message() -> None:
+    names = limits.MAX_NAME_CHARS * "n"
+    long = replace(
+        info(limits.MAX_PEER_CHARS * "p"),
+        addresses=(limits.MAX_ADDRESS_CHARS * "h",) * limits.MAX_ADDRESSES,
+        region=names,
+        party=names,
+        version=names,
+        signature=bytes(limits.MAX_SIGNATURE_BYTES),
+        public_key=bytes(limits.MAX_PUBLIC_KEY_BYTES),
+    )
+    piece = Gossip((Member(long, 1 << 40, Status.ALIVE),) * WHOLE_LINES, whole=True)
+    assert len(to_bytes(piece)) <= limits.MAX_MESSAGE_BYTES
 
 
 # --- gossip ----------------------------------------------------------------------------------------------------------
@@ -611,3 +648,24 @@ def test_hello_of_a_known_link_updates_the_description() -> None:
     made.received(Voter("a", 1), Hello("run", newer, 1), 1.0)
     assert made.get("a").info.region == "here"  # type: ignore[union-attr]
     assert made.received(Voter("a", 1), Hello("run", info("b"), 1), 1.0) == [], "nobody speaks for another"
+
+
+def test_in_a_crowd_a_member_keeps_a_few_links_and_dials_no_more() -> None:
+    """A newcomer told of hundreds dials none of them at once; then one a second, until it has enough."""
+    crowd = tuple(replace(line(f"p{n:03}"), info=replace(info(f"p{n:03}"), addresses=(ADDRESS,))) for n in range(300))
+    made = Roster(info("a"), KNOBS, random.Random(1))
+    made.link_up(LinkUp(info("m"), 0, True), 1.0)
+    pieces = [crowd[start : start + WHOLE_LINES] for start in range(0, 300, WHOLE_LINES)]
+    for piece in pieces:
+        assert not dialled(made.received(Voter("m", 1), Gossip(piece, whole=True), 1.0))
+    now = 1.0
+    while now < 30.0:
+        now = max(now, made.deadline())
+        for effect in made.tick(now):
+            if isinstance(effect, Dial):
+                made.link_up(LinkUp(info(effect.peer), 0, True), now)
+            elif isinstance(effect, Send) and isinstance(effect.message, Probe):
+                made.received(Voter(effect.to, 1), ProbeAck(effect.message.seq), now)
+        made.check()
+    linked = [member.info.peer for member in made.members() if made.linked(member.info.peer)]
+    assert len(linked) == LINKS_MIN and "m" in linked

@@ -234,3 +234,19 @@ def test_a_follower_fetches_the_parts_of_rounds_to_come(member: Member) -> None:
     assert not member.stage.held  # not of this round
     effects = member.hear(A, msg.Commit(first, (A, C), ("a",)))
     assert [e.part.digest for e in effects if isinstance(e, ev.FetchPart)] == [averaged("1").digest]
+
+
+def test_a_part_that_is_not_wanted_any_more_leaves_no_deadline_behind(member: Member) -> None:
+    """Found by random order: a deadline in the past that no tick moves keeps a driver busy for nothing."""
+    stage, part = member.stage, averaged()
+    fixed = PartOrder(0, 0, SIZE, fixed=part, holders=("a", "c"))
+    bundles = (Bundle("a", 1, 0, (0, 1)),)
+    member.hear(A, msg.Begin(stage.fence(FIRST), 1, (A, B, C), bundles, (fixed,)))
+    for _ in range(2):
+        for digest, peer in list(stage.fetching.running.items()):
+            stage.part_fetch_failed(ev.PartFetchFailed(digest, peer, "gone"))
+    assert member.desk.now < stage.deadline() < 10.0, "everybody was asked in vain: a pause"
+    member.hear(A, begin(member, FIRST, attempt=2))
+    member.desk.now = stage.deadline()
+    stage.tick()
+    assert stage.deadline() > member.desk.now

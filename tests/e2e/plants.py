@@ -64,6 +64,30 @@ class FlipsAChunk:
         Snapshots.chunk = flipped  # type: ignore[method-assign]
 
 
+class AsksFirst:
+    """This joiner takes state from ``peer`` alone, until a chunk of it had a wrong digest (fact ``lied``)."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+
+    def __call__(self, child: Any, hooks: Any) -> None:
+        from p2ptrain.core.events import ChunkFailed
+        from p2ptrain.core.view import View
+
+        donors, caught = View.donors, []
+
+        def chosen(view: Any) -> list[str]:
+            return [peer for peer in donors(view) if caught or peer == self.peer]
+
+        def watch(event: Any, effects: Any) -> None:
+            if isinstance(event, ChunkFailed) and event.corrupt:
+                caught.append(event.peer)
+                child.tell("lied", peer=event.peer)
+
+        View.donors = chosen  # type: ignore[method-assign]
+        hooks.before.append(watch)
+
+
 class OtherLibrary:
     """This machine's standard library is another release's: another fingerprint."""
 

@@ -62,13 +62,23 @@ def test_a_full_disk_is_said_once_and_again_only_after_it_went_well(
     assert [json.loads(line)["good"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()] == [1, 2]
 
 
-def test_the_journal_keeps_what_led_to_what_without_secrets_and_without_idle_ticks(tmp_path: Path) -> None:
+def test_the_journal_keeps_what_led_to_what_and_says_nothing_of_idle_ticks(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.write(ev.Ticked(), [], 1.0)
     journal.write(ev.Ticked(), [ev.Say("info", "key", "text", 3)], 2.0)
     journal.write(ev.PartFetchFailed(b"\xab" * 32, "peer", "why"), [], 3.0)
     journal.close()
     lines = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
-    assert [line["m"] for line in lines] == [2.0, 3.0]
-    assert lines[0]["effects"] == ["Say(level=info,key=key,text=text,round=3)"]
-    assert lines[1]["event"] == "PartFetchFailed(digest=" + "ab" * 8 + ",peer=peer,reason=why)"
+    assert [line["now"] for line in lines] == [1.0, 2.0, 3.0]
+    assert "event" not in lines[0]  # kept for a replay only
+    assert lines[1]["effects"] == ["Say(level=info,key=key,text=text,round=3)"]
+    assert lines[2]["event"] == "PartFetchFailed(digest=" + "ab" * 8 + ",peer=peer,reason=why)"
+
+
+def test_a_line_that_was_cut_off_does_not_spoil_the_next_life(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"whole":1}\n{"to', encoding="utf-8")
+    file = LineFile(path)
+    file.write({"next": 2})
+    file.close()
+    assert path.read_text(encoding="utf-8").splitlines() == ['{"whole":1}', '{"to', '{"next":2}']

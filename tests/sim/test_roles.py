@@ -70,6 +70,20 @@ def test_a_silent_stop_costs_less_than_two_and_a_half_seconds(policy: Policy, ro
 
 @POLICIES
 @pytest.mark.parametrize("role", ROLES)
+def test_the_work_of_a_silent_peer_is_done_again_while_the_suspicion_runs(policy: Policy, role: str) -> None:
+    """Not after the verdict: with microbatches of a quarter of a second that costs the survivors one more of them."""
+    world, _ = swarm(
+        policy, 1, regions="x", network=NetworkModel(local_s=0.002), microbatches=8, microbatch_s=0.25, until=5.0
+    )
+    world.run(8.5)
+    assert len(world.peers["b"].node.stage.voters) == 4
+    victim = role_of(world, role)
+    world.stop(victim)
+    assert stands_still(world, victim) < 1.6
+
+
+@POLICIES
+@pytest.mark.parametrize("role", ROLES)
 def test_a_hung_peer_stalls_nobody(policy: Policy, role: str) -> None:
     world = at_work(policy, 1)
     victim = role_of(world, role)

@@ -264,6 +264,19 @@ def test_a_stated_pause_counts_as_time_of_the_microbatch() -> None:
         assert hand.wait(MicrobatchDone).seconds >= 0.05
 
 
+def test_a_stated_speed_is_a_least_time_changes_while_running_and_looking_up_does_not_shorten_it() -> None:
+    with Hand(TrainerOptions(microbatch_least_s=3600.0)) as hand:
+        hand.trainer.submit(Compute(0, 1, 0, (0,)))
+        assert hand.trainer.ask(len).result(30) == 3  # while it waits, or before
+        hand.trainer.pace(0.2)
+        assert 0.2 <= hand.wait(MicrobatchDone).seconds < 3600.0
+        hand.wait(BundleDone)
+        hand.trainer.pace(3600.0)
+        hand.trainer.submit(Compute(0, 1, 1, (1,)))
+        hand.trainer.submit(Shrink(1, (), seal=True))  # called off: it does not wait on
+        assert hand.wait(BundleDone).index == 1
+
+
 # --- failures
 
 
