@@ -99,9 +99,12 @@ def test_times_are_printed_and_decide_only_where_asked() -> None:
 
 def test_a_run_that_is_not_valid_has_met_nothing() -> None:
     found = record(valid=False, notes=["late by 9 ms"])
-    verdicts = judge(found, Expect(digests_equal=True, goodput_at_least=0.1), times_decide=False)
+    expect = Expect(digests_equal=True, goodput_at_least=0.1)
+    verdicts = judge(found, expect, times_decide=True)
     assert "late by 9 ms" in verdicts[0].got
     assert [verdict.ok for verdict in verdicts] == [False, False, False] and not is_met(verdicts)
+    facts = judge(found, expect, times_decide=False)  # where times are only printed, facts stand
+    assert [verdict.ok for verdict in facts] == [False, True, False] and is_met(facts)
 
 
 def test_the_simulator_has_no_loss_to_judge() -> None:
