@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from p2ptrain.cli.main import FILE_COMMAND
 from p2ptrain.config import PeerSettings
 from p2ptrain.errors import ConfigError
 
@@ -52,6 +53,11 @@ def problems_of(app: typer.Typer, arguments: Sequence[str]) -> list[str]:
         return [f"no command {arguments[0] if arguments else '(none)'}"]
     name, rest = arguments[0], list(arguments[1:])
     command = group.commands[name]
+    if hasattr(command, "commands"):  # a group of its own; what names no command is taken by one that says so
+        inner = rest[0] if rest and rest[0] in command.commands else FILE_COMMAND
+        if inner not in command.commands:
+            return [f"{name} has no command {rest[0] if rest else '(none)'}"]
+        name, command, rest = f"{name} {inner}", command.commands[inner], rest[inner != FILE_COMMAND :]
     flags, problems, given, positional = _flags(command), [], {}, 0
     while rest:
         word = rest.pop(0)

@@ -122,7 +122,7 @@ def test_the_documented_commands_and_options_exist() -> None:
     assert isinstance(app, typer.Typer)
     text = (ROOT / "docs" / "cli.md").read_text()
     commands = commands_in(text)
-    assert {arguments[0] for arguments in commands} == {"start", "join", "invite", "status", "demo"}
+    assert {arguments[0] for arguments in commands} == {"start", "join", "invite", "status", "demo", "lab", "sim"}
     for arguments in commands:
         assert problems_of(app, arguments) == [], arguments
 
@@ -130,6 +130,7 @@ def test_the_documented_commands_and_options_exist() -> None:
 def test_every_option_is_documented() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     group: Any = typer.main.get_command(app)
-    flags = {flag for command in group.commands.values() for param in command.params for flag in param.opts}
+    commands = [*group.commands.values(), *group.commands["lab"].commands.values()]
+    flags = {flag for command in commands for param in command.params for flag in param.opts}
     missing = sorted(flag for flag in flags if flag.startswith("--") and flag not in text)
     assert missing == []
