@@ -35,11 +35,14 @@ demo: venv
 # What only computes shares two processes; what starts peers, or talks to itself by network, has the machine alone.
 COMPUTING := tests/codec tests/core tests/data tests/models tests/observe tests/oracle tests/sim tests/train tests/wire \
   $(wildcard tests/test_*.py)
-TALKING := tests/bench tests/cli tests/e2e tests/lab tests/net tests/runtime
+LAB_COMPUTING := $(patsubst %,tests/lab/test_%.py,collecting compare expectations goodput_sim report scenario simulated \
+  storms summary timeline traces wan_paths)
+TALKING := tests/bench tests/cli tests/e2e tests/net tests/runtime \
+  $(filter-out $(LAB_COMPUTING),$(wildcard tests/lab/test_*.py))
 
 test: venv
 	status=0; \
-	$(PYTEST) --timeout=240 --durations=5 -n 2 --dist worksteal $(COMPUTING) || status=1; \
+	$(PYTEST) --timeout=240 --durations=5 -n 2 --dist worksteal $(COMPUTING) $(LAB_COMPUTING) || status=1; \
 	$(PYTEST) --timeout=240 --durations=10 $(TALKING) || status=1; \
 	exit $$status
 
