@@ -70,7 +70,7 @@ bench: others
 	done
 
 soak: venv
-	HYPOTHESIS_PROFILE=soak $(PYTEST) --timeout=3600 --durations=10 -m 'soak or not soak'
+	P2PTRAIN_STORM_S=3600 HYPOTHESIS_PROFILE=soak $(PYTEST) --timeout=3600 --durations=10 -m 'soak or not soak'
 
 dist: venv
 	rm -rf dist

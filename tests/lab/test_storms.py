@@ -68,6 +68,8 @@ committed_never_drop = true
 all_alive_train = true
 rounds_at_least = 3
 """
+SEED = os.environ.get("P2PTRAIN_STORM_SEED")  # read here: tests run without the user's own variables
+STORM_S = float(os.environ.get("P2PTRAIN_STORM_S", "120"))
 REAL_S = 40.0
 SIMULATED_S = 40.0
 CALM_S = 12.0
@@ -108,13 +110,12 @@ def told(seed: int, what: str, problems: list[str], folder: Path | None) -> str:
 
 
 def seeds() -> list[int]:
-    given = os.environ.get("P2PTRAIN_STORM_SEED")
-    first = int(given) if given else int(time.time())
-    return [first] if given else list(range(first, first + 100_000))
+    first = int(SEED) if SEED else int(time.time())
+    return [first] if SEED else list(range(first, first + 100_000))
 
 
 def until() -> float:
-    return time.monotonic() + float(os.environ.get("P2PTRAIN_STORM_S", "120")) / 2
+    return time.monotonic() + STORM_S / 2
 
 
 @pytest.mark.parametrize("seed", [1, 2])
