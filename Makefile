@@ -18,7 +18,7 @@ help:
 	@sed -n 's/^#  *//p' Makefile | head -3
 	@echo 'make lint     style, types, layers, generated code'
 	@echo 'make bench    every bench, against the other systems (builds their environments in .others/)'
-	@echo 'make soak     what takes long: all pairs of role and phase, many more random cases'
+	@echo 'make soak     what takes long: all pairs of role and phase, many more random cases, an hour of storms'
 	@echo 'make dist     sdist and wheel'
 
 venv: $(STAMP)

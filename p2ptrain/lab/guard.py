@@ -10,8 +10,9 @@ import contextlib
 import os
 import signal
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
+
+from p2ptrain.lab.owner import Owner
 
 
 class Guard:
@@ -27,7 +28,7 @@ class Guard:
     def add(self, pid: int) -> None:
         """This process ends with us at the latest."""
         with contextlib.suppress(OSError):
-            self._pipe.send((pid, begun(pid)))
+            self._pipe.send(Owner.of(pid))
 
     def close(self) -> None:
         """What still runs of those that were added is ended now."""
@@ -40,24 +41,16 @@ def watch(pipe: Connection) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _asked_to_end)
-    known: list[tuple[int, str]] = []
+    known: list[Owner] = []
     with contextlib.suppress(EOFError, OSError):
         while True:
             known.append(pipe.recv())
-    for pid, since in known:
-        if since and begun(pid) == since:
+    for peer in known:
+        if peer.lives:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(peer.pid, signal.SIGKILL)
 
 
 def _asked_to_end(*_: object) -> None:
     """As if the pipe had closed."""
     raise EOFError
-
-
-def begun(pid: int) -> str:
-    """When this process began, in the kernel's ticks: with the id, its identity. "" if it is gone (or no Linux)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-    except (OSError, IndexError):
-        return ""

@@ -9,18 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from p2ptrain.config import Manifest
+from p2ptrain.lab import pytest_plugin
 from p2ptrain.lab.processes import Fact, Peer, Swarm
 
 WAIT_S = 30.0
 
-RUN: dict[str, Any] = {
-    "name": "e2e",
-    "model": {"name": "byte_gpt", "options": {"layers": 2, "width": 32, "heads": 2}},
-    "data": {"name": "python_stdlib", "options": {"max_bytes": 300_000}},
-    "batch": {"microbatch": 4, "microbatches": 8, "sequence_length": 32},
-    "sync": {"codec": "fp16"},
-    "optimiser": {"lr": 3e-3},
-}
+RUN: dict[str, Any] = {**pytest_plugin.RUN, "name": "e2e"}
 
 
 def manifest(**changed: Any) -> Manifest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from p2ptrain.lab.planned import check_fits, planned_mbps
 from p2ptrain.lab.timeline import spell_out
 from p2ptrain.lab.wan import Host, Shape
 from tests.lab.scenarios import event, scenario
+from tests.lab.waiting import gone
 
 KILL = event(2.5, "kill", peers=["a1"]) + event(3.2, "join", peers=["a1"])
 HURT = KILL + event(4.0, "slow", peers=["a2"], microbatch_s=0.06) + event(4.0, "skew", peers=["a2"], seconds=90.0)
@@ -54,24 +54,6 @@ class FakeWan(NoWan):
 
     def close(self) -> None:
         self.closed += 1
-
-
-def gone(pids: Sequence[int], timeout_s: float = 10.0) -> bool:
-    """All these processes have ended."""
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        alive = [pid for pid in pids if Path(f"/proc/{pid}").exists() and "Z" not in _state(pid)]
-        if not alive:
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return "Z"
 
 
 @pytest.mark.e2e
@@ -125,7 +107,8 @@ def test_a_signal_ends_it_and_nothing_stays(tmp_path: Path, how: signal.Signals)
 
     with pytest.raises(KeyboardInterrupt):
         conduct(plain, spell_out(plain), tmp_path, open_wan=lambda hosts, reduced: wan, on_progress=on_progress)
-    assert wan.closed == 1 and pids and gone(pids)
+    assert wan.closed == 1 and pids
+    gone(pids)
     assert signal.getsignal(how) == before
 
 
@@ -142,7 +125,8 @@ def test_an_error_on_the_way_leaves_nothing(tmp_path: Path) -> None:
     wan = Broken()
     with pytest.raises(OSError, match="no such device"):
         conduct(plain, spell_out(plain), tmp_path, open_wan=lambda hosts, reduced: wan)
-    assert wan.closed == 1 and pids and gone(pids)
+    assert wan.closed == 1 and pids
+    gone(pids)
 
 
 def _children(folder: Path) -> list[int]:

@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import venv
 from pathlib import Path
 
 import pytest
 
+from p2ptrain.lab.owner import Owner
 from p2ptrain.lab.pytest_plugin import ChurnSwarm
-from p2ptrain.lab.wan.namespaces import Owner
+from tests.lab.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0
@@ -119,13 +119,6 @@ def test_nothing_is_left_when_the_test_run_is_killed(tmp_path: Path, options: li
         os.kill(run.pid, signal.SIGKILL)
         run.wait(WAIT_S)
     eventually(lambda: not any(peer.lives for peer in peers), f"processes {[peer.pid for peer in peers]} are gone")
-
-
-def eventually(holds, what: str) -> None:  # type: ignore[no-untyped-def]
-    until = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < until, f"waited {WAIT_S:.0f} s: {what}"
-        time.sleep(0.05)
 
 
 def wheel(folder: Path) -> Path:

@@ -18,10 +18,12 @@ from typing import TypeVar
 import pytest
 
 from p2ptrain.errors import LabError
+from p2ptrain.lab.owner import Owner
 from p2ptrain.lab.wan import Host, Place, Shape
 from p2ptrain.lab.wan import namespaces as ns
 from p2ptrain.lab.wan.emulated import NamespaceWan
 from p2ptrain.lab.wan.opening import open_wan
+from tests.lab.waiting import eventually
 
 WHY_NOT = ns.why_not()
 needs_namespaces = pytest.mark.skipif(bool(WHY_NOT), reason=f"no namespaces here: {WHY_NOT}")
@@ -38,13 +40,6 @@ def inside(place: Place, action: Callable[[], T]) -> T:
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(run).result(WAIT_S)
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < until, f"waited {WAIT_S:.0f} s: {what}"
-        time.sleep(0.02)
 
 
 class Echo:
@@ -190,7 +185,7 @@ def test_kill_of_the_owner_leaves_nothing() -> None:
     process.kill()
     process.wait(WAIT_S)
     eventually(lambda: not any(name.exists() for name in names), "the namespaces are gone")
-    eventually(lambda: not note.exists() and ns.Owner.of(router).began == 0, "the router is gone")
+    eventually(lambda: not note.exists() and Owner.of(router).began == 0, "the router is gone")
 
 
 @needs_namespaces
@@ -204,7 +199,7 @@ def test_clean_takes_what_a_dead_lab_left_and_nothing_else(wan: NamespaceWan) ->
     removed = ns.clean()
     assert not any(name.exists() for name in names) and not note.exists()
     assert len([line for line in removed if line.startswith("namespace")]) == 2
-    eventually(lambda: ns.Owner.of(router).began == 0, "the router has ended")
+    eventually(lambda: Owner.of(router).began == 0, "the router has ended")
     assert Path(wan.place("a").namespace).exists() and wan._note.exists() and foreign.exists()
     foreign.unlink()
 

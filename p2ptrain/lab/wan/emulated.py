@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from p2ptrain.errors import LabError
+from p2ptrain.lab.owner import Owner
 from p2ptrain.lab.wan import Host, Place, Shape
 from p2ptrain.lab.wan import namespaces as ns
 from p2ptrain.lab.wan.helper import HelperProcess
@@ -30,12 +31,12 @@ class NamespaceWan:
         if len(self._names) != len(hosts):
             raise LabError("two hosts have one name", missing="names")
         self._router: HelperProcess | None = None
-        names, me = list(self._names.values()), ns.Owner.of(os.getpid())
-        self._note = ns.write_note(key, names, me, ns.Owner(0, 0))
+        names, me = list(self._names.values()), Owner.of(os.getpid())
+        self._note = ns.write_note(key, names, me, Owner(0, 0))
         try:
             ns.make(names)
             self._router = HelperProcess("p2ptrain.lab.wan.router")
-            ns.write_note(key, names, me, ns.Owner.of(self._router.pid))
+            ns.write_note(key, names, me, Owner.of(self._router.pid))
             self._router.ask(
                 namespaces=names,
                 addresses=[self._addresses[host.name] for host in hosts],

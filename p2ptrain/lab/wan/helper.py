@@ -35,6 +35,8 @@ class HelperProcess:
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": path},
         )
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
         self.pid = self._process.pid
 
     def tell(self, **order: Any) -> None:
@@ -70,10 +72,14 @@ class HelperProcess:
     def _write(self, order: dict[str, Any]) -> None:
         if self._closed:
             raise LabError("the emulated network is closed", missing=self.name)
-        assert self._process.stdin is not None
+        stdin, rest = self._process.stdin, json.dumps(order).encode() + b"\n"
+        assert stdin is not None
         try:
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
-            self._process.stdin.flush()
+            while rest:
+                if not select.select((), [stdin], (), ANSWER_S)[1]:
+                    text = f"the {self.name} process has taken no order for {ANSWER_S:.0f} s"
+                    raise LabError(text, hint="is it stopped, or the machine overloaded?", missing=self.name)
+                rest = rest[os.write(stdin.fileno(), rest) :]
         except OSError as error:
             text = f"the {self.name} process has ended"
             raise LabError(text, hint="its errors are on stderr", missing=self.name) from error

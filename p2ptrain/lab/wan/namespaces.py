@@ -15,10 +15,10 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from p2ptrain.errors import LabError
+from p2ptrain.lab.owner import Owner
 
 NOTES = Path("/run/p2ptrain-lab")
 NAMED = Path("/run/netns")
@@ -28,22 +28,6 @@ PREFIX = "p2pt-"
 PEER_PORT = 7700
 COMMAND_S = 30.0
 _CLONE_NEWNET = 0x40000000
-
-
-@dataclass(frozen=True)
-class Owner:
-    """A process, by id and start time (clock ticks since boot): ids are used again."""
-
-    pid: int
-    began: int
-
-    @staticmethod
-    def of(pid: int) -> Owner:
-        return Owner(pid, _began(pid))
-
-    @property
-    def lives(self) -> bool:
-        return self.began > 0 and _began(self.pid) == self.began
 
 
 def why_not() -> str:
@@ -153,15 +137,6 @@ def clean() -> list[str]:
         remove(names)
         path.unlink(missing_ok=True)
     return removed
-
-
-def _began(pid: int) -> int:
-    """0 if there is no such process, or it is dead and only not yet waited for."""
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if after_name[0] in "ZX" else int(after_name[19])
 
 
 def _ip(*words: str) -> None:

@@ -16,7 +16,6 @@ import os
 import random
 import sys
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,10 @@ from p2ptrain.lab.wan import Shape
 from p2ptrain.lab.wan.paths import Lateness, Queue
 
 CHUNK = 64 * 1024
-HELD_MAX = 4 << 20
-"""Bytes under way in one direction of one connection; then the sender waits."""
+HELD_MAX = 256
+"""Pieces of at most ``CHUNK`` under way in one direction of one connection; then the sender waits."""
 
+Held = asyncio.Queue[tuple[float, bytes]]
 LINE_MAX = 1 << 20
 DIAL_S = 10.0
 
@@ -45,7 +45,6 @@ class Relays:
         self.lateness = Lateness()
         self.rng = random.Random(seed)
         self.changed = asyncio.Condition()
-        self._pumps: set[asyncio.Task[None]] = set()
 
     async def listen(self, host: str) -> int:
         """The port of the relay in front of ``host``."""
@@ -89,73 +88,44 @@ class Relays:
         except (OSError, asyncio.TimeoutError):
             writer.transport.abort()  # refused, as it would be without us
             return
-        pumps = [
-            asyncio.create_task(self._pump(source, target, reader, there[1])),
-            asyncio.create_task(self._pump(target, source, there[0], writer)),
-        ]
-        self._pumps.update(pumps)
+        tasks: list[asyncio.Task[None]] = []
+        for pair, end, other in (((source, target), reader, there[1]), ((target, source), there[0], writer)):
+            held: Held = asyncio.Queue(HELD_MAX)
+            tasks.append(asyncio.create_task(self._take(pair, end, held)))
+            tasks.append(asyncio.create_task(self._give(pair, held, other)))
         try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_EXCEPTION)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            for pump in pumps:
-                pump.cancel()
-                self._pumps.discard(pump)
-            for end in (writer, there[1]):
-                end.transport.abort()
+            for task in tasks:
+                task.cancel()
+            for each in (writer, there[1]):
+                each.transport.abort()
+        for error in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(error, Exception) and not isinstance(error, OSError):  # OSError: a side is gone
+                raise error
 
-    async def _pump(self, source: str, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction. Raises OSError when a side is gone; ends at an end of file, which it passes on."""
-        held: deque[tuple[float, bytes]] = deque()
-        size = [0]
-        moved = asyncio.Event()
-        give = asyncio.create_task(self._give(source, target, held, size, moved, writer))
-        try:
-            while True:
-                data = await reader.read(CHUNK)
-                now = time.monotonic()
-                held.append((self._due(source, target, now, len(data)), self._flip(source, data)))
-                size[0] += len(data)
-                pair = (source, target)
-                self.nbytes[pair] = self.nbytes.get(pair, 0) + len(data)
-                moved.set()
-                if not data:
-                    await give
-                    return
-                while size[0] > HELD_MAX and not give.done():
-                    moved.clear()
-                    await asyncio.wait([give, asyncio.ensure_future(moved.wait())], return_when="FIRST_COMPLETED")
-                if give.done():
-                    give.result()
-                    return
-        finally:
-            give.cancel()
+    async def _take(self, pair: tuple[str, str], reader: asyncio.StreamReader, held: Held) -> None:
+        """Until the end of file, which is passed on as b"". Raises OSError: the sender is gone."""
+        data = b"-"
+        while data:
+            data = await reader.read(CHUNK)
+            self.nbytes[pair] = self.nbytes.get(pair, 0) + len(data)
+            await held.put((self._due(*pair, time.monotonic(), len(data)), self._flip(pair[0], data)))
 
-    async def _give(
-        self,
-        source: str,
-        target: str,
-        held: deque[tuple[float, bytes]],
-        size: list[int],
-        moved: asyncio.Event,
-        writer: asyncio.StreamWriter,
-    ) -> None:
+    async def _give(self, pair: tuple[str, str], held: Held, writer: asyncio.StreamWriter) -> None:
+        """Each piece when it is due and its way is open. Raises OSError: the receiver is gone."""
         while True:
-            while not held:
-                moved.clear()
-                await moved.wait()
-            due, data = held[0]
+            due, data = await held.get()
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            await self._until_open(source, target)
-            held.popleft()
-            self.lateness.add(max(0.0, time.monotonic() - due))
+            if pair in self.cuts:
+                await self._until_open(*pair)
+            else:
+                self.lateness.add(max(0.0, time.monotonic() - due))
             if not data:
-                with contextlib.suppress(OSError):
-                    writer.write_eof()
+                writer.write_eof()
                 return
             writer.write(data)
             await writer.drain()
-            size[0] -= len(data)
-            moved.set()
 
     def _due(self, source: str, target: str, now: float, nbytes: int) -> float:
         at = now
